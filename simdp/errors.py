@@ -78,14 +78,15 @@ class ScenarioError(SimdpError):
 
     Parameters
     ----------
-    problems : sequence of str
-        One line per problem: place, given value, allowed values, remedy.
+    problems : str or sequence of str
+        One line per problem: place, given value, allowed values, remedy; or the only one.
     """
 
     exit_status = 2
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = [one_line(line) for line in problems]
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        lines = [problems] if isinstance(problems, str) else problems
+        self.problems = [one_line(line) for line in lines]
         super().__init__(self.problems)  # so that SimPy and pickle can make the error anew
 
     def __str__(self) -> str:

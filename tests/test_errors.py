@@ -17,6 +17,7 @@ from simdp.studies.families import names as families
 def test_what_ends_a_line_on_some_screen_is_escaped():
     assert one_line("a\nb\r\t\x1b[31m\x85\u2028") == "a\\nb\\r\\t\\x1b[31m\\x85\\u2028"
     assert str(ScenarioError(["a\nb", "c"])) == "a\\nb\nc"
+    assert ScenarioError("a\nb").problems == ["a\\nb"]
     assert one_line("25 µs, 3 × 4") == "25 µs, 3 × 4"
 
 

@@ -404,7 +404,7 @@ def save_traces(result: Result, folder: Path, ranks: Sequence[int] | None = None
     """
     if result.trace is None:
         raise ScenarioError(
-            ["traces: only a result that was just simulated has spans; simulate it again."]
+            "traces: only a result that was just simulated has spans; simulate it again."
         )
     chosen = chosen_ranks(result.world_size, ranks)
     written = [file_name(rank) for rank in chosen]
@@ -423,13 +423,13 @@ def chosen_ranks(world_size: int, ranks: Sequence[int] | None) -> list[int]:
     n = world_size
     if ranks is None and n > MAX_RANKS:
         raise ScenarioError(
-            [f"traces: {n} ranks would make {n} files; choose some of them: --ranks 0-63."]
+            f"traces: {n} ranks would make {n} files; choose some of them: --ranks 0-63."
         )
     chosen = sorted(set(range(n) if ranks is None else ranks))
     missing = [rank for rank in chosen if not 0 <= rank < n]
     if missing or not chosen:
         said = f"there is no rank {missing[0]}" if missing else "no rank is named"
-        raise ScenarioError([f"traces: {said}; the run has ranks 0 to {n - 1}."])
+        raise ScenarioError(f"traces: {said}; the run has ranks 0 to {n - 1}.")
     return chosen
 
 

@@ -179,7 +179,7 @@ def read_nccl_tests(path: Path, collective: str) -> NcclLog:
     named.discard(None)
     if named and collective not in named:
         raise ScenarioError(
-            [f"{path}: is a log of {', '.join(sorted(map(str, named)))}, not of {collective}."]
+            f"{path}: is a log of {', '.join(sorted(map(str, named)))}, not of {collective}."
         )
     tables = [t for t in tables if t.collective in (None, collective)]
     log = _joined(path, tables, collective if named else None)
@@ -201,10 +201,8 @@ def read_nccl_tables(path: Path) -> list[NcclLog]:
         name = table.collective or _in_name(path.stem)
         if name is None:
             raise ScenarioError(
-                [
-                    f"{path}: has no name of its collective; add a line such as "
-                    "# collective: all_reduce, or name the file so."
-                ]
+                f"{path}: has no name of its collective; add a line such as "
+                "# collective: all_reduce, or name the file so."
             )
         by_name.setdefault(name, []).append(table)
     return [_joined(path, found, name) for name, found in sorted(by_name.items())]
@@ -229,10 +227,8 @@ def _read_tables(path: Path) -> list[_Table]:
     tables = [table for table in _tables(path, lines) if table.times]
     if not tables:
         raise ScenarioError(
-            [
-                f"{path}: has no table of nccl-tests: no line that begins with # and names the "
-                "columns size, time and busbw, with rows below; give the output of all_reduce_perf."
-            ]
+            f"{path}: has no table of nccl-tests: no line that begins with # and names the "
+            "columns size, time and busbw, with rows below; give the output of all_reduce_perf."
         )
     return tables
 
@@ -243,7 +239,7 @@ def _joined(path: Path, tables: list[_Table], collective: str | None) -> NcclLog
     for table in tables:
         if table.ranks and first.ranks and table.ranks != first.ranks:
             raise ScenarioError(
-                [f"{path}: has tables of {first.ranks} and {table.ranks} ranks; keep those of one."]
+                f"{path}: has tables of {first.ranks} and {table.ranks} ranks; keep those of one."
             )
     times: dict[int, list[float]] = {}
     for table in tables:
@@ -268,7 +264,7 @@ def _refuse_another(log: NcclLog, collective: str) -> None:
     elif log.root is not None and rooted != (log.root >= 0):
         wrong = f"its root is {log.root}, but {collective} has {'a' if rooted else 'no'} root"
     if wrong:
-        raise ScenarioError([f"{log.path}: {wrong}; this is the log of another collective."])
+        raise ScenarioError(f"{log.path}: {wrong}; this is the log of another collective.")
 
 
 def _in_name(stem: str) -> str | None:
@@ -333,10 +329,7 @@ def _take(table: _Table, line: str, where: str) -> None:
     cells = line.split(",") if is_csv else line.split()
     if len(cells) != len(table.columns):
         raise ScenarioError(
-            [
-                f"{where}: has {len(cells)} cells for {len(table.columns)} columns; "
-                "is the log cut off?"
-            ]
+            f"{where}: has {len(cells)} cells for {len(table.columns)} columns; is the log cut off?"
         )
     row = dict(zip(reversed(table.columns), reversed(cells), strict=True))  # out of place wins
     size, time = (row[key] for key in (_CSV_KEYS if is_csv else _LOG_KEYS))
@@ -344,7 +337,7 @@ def _take(table: _Table, line: str, where: str) -> None:
         table.add(float(size), float(time) * table.unit)
     except ValueError:
         raise ScenarioError(
-            [f"{where}: size {size} with time {time}; they must be whole bytes and a time > 0."]
+            f"{where}: size {size} with time {time}; they must be whole bytes and a time > 0."
         ) from None
     if not is_csv:
         table.dtype, table.redop = row["type"], row.get("redop", "none")
@@ -354,7 +347,7 @@ def _take(table: _Table, line: str, where: str) -> None:
 def _take_unit(table: _Table, units: list[str], where: str) -> None:
     if len(units) < 3 or units[2] not in _UNITS:
         given = units[2] if len(units) > 2 else "no unit"
-        raise ScenarioError([f"{where}: time in {given}; known: {', '.join(_UNITS)}."])
+        raise ScenarioError(f"{where}: time in {given}; known: {', '.join(_UNITS)}.")
     table.unit = _UNITS[units[2]]
 
 

@@ -185,7 +185,7 @@ class PlanResult(Inline):
         try:
             return cls.of(with_current_keys(content, advises=False))
         except (KeyError, TypeError, AttributeError, ValueError):
-            raise ScenarioError([f"{path}: is not a plan.json of simdp."]) from None
+            raise ScenarioError(f"{path}: is not a plan.json of simdp.") from None
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> PlanResult:

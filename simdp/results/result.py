@@ -92,7 +92,7 @@ def as_dataframe(columns: Columns) -> Any:
         import pandas  # an extra
     except ImportError:
         raise ScenarioError(
-            ["to_dataframe: needs pandas; pip install 'simdp[table]', or use columns()."]
+            "to_dataframe: needs pandas; pip install 'simdp[table]', or use columns()."
         ) from None
     return pandas.DataFrame(columns)
 
@@ -385,7 +385,7 @@ class Study(Inline):
             ]
             return cls(content["simdp"], scenario, points, failed)
         except (KeyError, TypeError, AttributeError, ValueError):
-            raise ScenarioError([f"{path}: is not a result.json of simdp."]) from None
+            raise ScenarioError(f"{path}: is not a result.json of simdp.") from None
 
 
 def _with_current_keys(content: dict[str, Any]) -> dict[str, Any]:

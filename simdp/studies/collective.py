@@ -81,7 +81,7 @@ def known_collective(name: str) -> str:
         line = f"{name!r} is called {ours} here."
     elif plain in ("sendrecv", "hypercube"):
         line = f"{name!r} is point to point, no collective{choices(list(FAMILIES))}"
-    raise ScenarioError([line])
+    raise ScenarioError(line)
 
 
 def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algorithm:
@@ -168,7 +168,7 @@ def sweep_collective(
         If an algorithm does not support a cluster, or the root or dtype does not exist.
     """
     if dtype not in ITEMSIZE:
-        raise ScenarioError([f"--dtype: {unknown_name('dtype', dtype, list(ITEMSIZE))}"])
+        raise ScenarioError(f"--dtype: {unknown_name('dtype', dtype, list(ITEMSIZE))}")
     benches = [_bench(cluster, split) for cluster in clusters]
     _check_root(collective, root, min(bench.planner.layout.world_size for bench in benches))
     pairs = [(served_by, bench) for served_by in algorithms for bench in benches]
@@ -192,7 +192,7 @@ class GroupSplit(NamedTuple):
         match = re.fullmatch(r"\s*(mod|div|%|/)\s*(\d{1,7})\s*", text, re.IGNORECASE)
         if match is None:
             raise ScenarioError(
-                [f"--split {text}: is no rule; write mod 8 (equal rank % 8) or div 8 (rank // 8)."]
+                f"--split {text}: is no rule; write mod 8 (equal rank % 8) or div 8 (rank // 8)."
             )
         rule: Literal["mod", "div"] = "mod" if match[1].lower() in ("mod", "%") else "div"
         return cls(rule, int(match[2]))
@@ -204,7 +204,7 @@ def _bench(cluster: Cluster, split: GroupSplit | None) -> Bench:
     try:
         return Bench(cluster, split_ranks(cluster.world_size, *split))
     except ValueError as error:
-        raise ScenarioError([f"--split {split.rule} {split.value}: {error}."]) from None
+        raise ScenarioError(f"--split {split.rule} {split.value}: {error}.") from None
 
 
 def _check(
@@ -218,9 +218,9 @@ def _check(
 
 def _check_root(collective: str, root: int, world_size: int) -> None:
     if root and collective not in ROOTED:
-        raise ScenarioError([f"--root {root}: {collective} has no root; leave it out."])
+        raise ScenarioError(f"--root {root}: {collective} has no root; leave it out.")
     if not 0 <= root < world_size:
-        raise ScenarioError([f"--root {root}: is not a rank; give 0 ... {world_size - 1}."])
+        raise ScenarioError(f"--root {root}: is not a rank; give 0 ... {world_size - 1}.")
 
 
 def _check_serves(algorithm: Algorithm, bench: Bench, root: int) -> None:
@@ -233,7 +233,7 @@ def _check_serves(algorithm: Algorithm, bench: Bench, root: int) -> None:
             wrong = str(error)
     if wrong:
         ranks = f"{layout.world_size} ranks"
-        raise ScenarioError([f"--algorithm {algorithm.kind}: with {ranks}: {wrong}."])
+        raise ScenarioError(f"--algorithm {algorithm.kind}: with {ranks}: {wrong}.")
 
 
 def _check_knows(cost: Cost, collective: str, cluster: Cluster, split: GroupSplit | None) -> None:
@@ -241,7 +241,7 @@ def _check_knows(cost: Cost, collective: str, cluster: Cluster, split: GroupSpli
     if wrong is None and split is not None:
         wrong = "does not support process groups; leave --split out, or name an algorithm"
     if wrong:
-        raise ScenarioError([f"--algorithm {cost.kind}: {wrong}."])
+        raise ScenarioError(f"--algorithm {cost.kind}: {wrong}.")
 
 
 def _served(
@@ -432,7 +432,7 @@ def answer(request: Request) -> CollectiveStudy:
     algorithms = [_served_by(collective, one, cost) for one in written]
     for number, algorithm in enumerate(algorithms):
         if algorithm in algorithms[:number]:
-            raise ScenarioError([f"--algorithm {short_name(algorithm)}: is given twice."])
+            raise ScenarioError(f"--algorithm {short_name(algorithm)}: is given twice.")
     if collective == "barrier":
         _refuse_for_barrier(request)
     log = read_nccl_tests(request.against, collective) if request.against else None
@@ -479,7 +479,7 @@ def _served_by(collective: str, written: Any, cost: Cost) -> Algorithm | Cost:
 def _refuse_for_barrier(request: Request) -> None:
     for option, given in (("--sizes", request.sizes), ("--against", request.against)):
         if given is not None:
-            raise ScenarioError([f"{option} {given}: a barrier moves no data; leave it out."])
+            raise ScenarioError(f"{option} {given}: a barrier moves no data; leave it out.")
 
 
 def _world_sizes(request: Request, log: NcclLog | None) -> list[int]:
@@ -490,9 +490,9 @@ def _world_sizes(request: Request, log: NcclLog | None) -> list[int]:
     found = parse_world_sizes(request.world_size)
     asked = f"--world-size {request.world_size}"
     if log and len(found) > 1:
-        raise ScenarioError([f"{asked}: a log is of one world size; give one."])
+        raise ScenarioError(f"{asked}: a log is of one world size; give one.")
     if log and listed and found != [listed]:
-        raise ScenarioError([f"{asked}: {log.path} is a log of {listed} ranks; give {listed}."])
+        raise ScenarioError(f"{asked}: {log.path} is a log of {listed} ranks; give {listed}.")
     return found
 
 
@@ -508,9 +508,7 @@ def _sizes(request: Request, log: NcclLog | None) -> list[int]:
     inside = [nbytes for nbytes in measured if sizes[0] <= nbytes <= last]
     if not inside:
         raise ScenarioError(
-            [
-                f"--sizes {request.sizes}: {log.path} has sizes from {measured[0]} B to "
-                f"{measured[-1]} B, none of them in this range."
-            ]
+            f"--sizes {request.sizes}: {log.path} has sizes from {measured[0]} B to "
+            f"{measured[-1]} B, none of them in this range."
         )
     return inside

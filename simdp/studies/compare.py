@@ -153,10 +153,8 @@ def _one_device(raw: Raw, n: int) -> tuple[Raw, list[str]]:
     micro_steps = workload.get("grad_accum", 1)
     if isinstance(micro_steps, list) and workload.get("global_batch") is None:
         raise ScenarioError(
-            [
-                f"workload.grad_accum: gives each of {n} ranks its samples, so that one device "
-                "would train on fewer; give global_batch and a number of micro-steps instead."
-            ]
+            f"workload.grad_accum: gives each of {n} ranks its samples, so that one device "
+            "would train on fewer; give global_batch and a number of micro-steps instead."
         )
     changes: Raw = {"cluster.world_size": 1}
     if cluster.get("devices_per_node") is None:
@@ -233,7 +231,7 @@ def compare(
     raw = as_written(file, overrides, values)
     if raw.get("sweep"):
         raise ScenarioError(
-            [f"{file}: sweep: compare has points of its own; leave it out, or --set sweep=null."]
+            f"{file}: sweep: compare has points of its own; leave it out, or --set sweep=null."
         )
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
     with executor_for(workers, scheduler) as executor:

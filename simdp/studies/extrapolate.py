@@ -64,7 +64,7 @@ def parse_machines(text: str) -> list[str]:
     """Read ``--on``: names of machines or files, separated by commas; else a ScenarioError."""
     names = [name.strip() for name in text.split(",")]
     if len({Path(name).stem for name in names}) < len(names):
-        raise ScenarioError([f"--on {text}: has a machine twice; write each once."])
+        raise ScenarioError(f"--on {text}: has a machine twice; write each once.")
     for name in names:
         try:
             read_machine(name, Path())
@@ -77,7 +77,7 @@ def parse_strategies(text: str) -> list[str]:
     """Read ``--strategy``: kinds, separated by commas; else a ScenarioError."""
     names = [name.strip() for name in text.split(",")]
     if len(set(names)) < len(names):
-        raise ScenarioError([f"--strategy {text}: has a strategy twice; write each once."])
+        raise ScenarioError(f"--strategy {text}: has a strategy twice; write each once.")
     return [str(known_value("--strategy", name)) for name in names]
 
 
@@ -111,9 +111,7 @@ class SourceRecording:
         if self.machine is not None:
             return self.machine
         if self.step.device is None:
-            raise ScenarioError(
-                ["--on: the recording names no machine; write for example dgx-h100."]
-            )
+            raise ScenarioError("--on: the recording names no machine; write for example dgx-h100.")
         return machine_with(self.step.device)
 
 
@@ -152,7 +150,7 @@ def recording_of_traces(
         close = close_devices(traces[0].device_name) if traces[0].device_name else []
         hint = f"; similar: {', '.join(close)}" if close else ""
         problem = f"{source}: its device, {traced}, is not in the catalogue; give --device{hint}."
-        raise ScenarioError([problem])
+        raise ScenarioError(problem)
     found = replay_of(
         traces,
         machine=machine,
@@ -163,7 +161,7 @@ def recording_of_traces(
     )
     if found.nbytes <= LEAST_GRADIENTS:
         problem = f"{source}: no collective shows the size of gradients; give --gradients '102 MB'."
-        raise ScenarioError([problem])
+        raise ScenarioError(problem)
     (folder / found.profile_name).write_text(found.profile)
     raw = copy.deepcopy(found.scenario)
     raw.pop("collectives", None)
@@ -244,7 +242,7 @@ def recording_of_scenario(
         named = scenario.cluster.devices()[0].name
     if device is not None and compute.source != "measured":
         problem = "--device: the recording has no measured step; add --step-time, or leave it out."
-        raise ScenarioError([problem])
+        raise ScenarioError(problem)
     metrics = _times(_alone(scenario, raw, file.parent))
     step = RecordedStep(
         source or str(path),
@@ -275,7 +273,7 @@ def _measured(scenario: Scenario, step_time: float) -> Raw:
         problem = (
             "--step-time: is of one micro-batch; set workload.microbatch, and grad_accum to 1."
         )
-        raise ScenarioError([problem])
+        raise ScenarioError(problem)
     point = {"microbatch": workload.microbatch, "step_time": _seconds(step_time)}
     return {"kind": "measured", "points": [point]}
 
@@ -285,9 +283,9 @@ def parse_step_time(text: str) -> float:
     try:
         found = parse(text, "time", "93 ms")
     except UnitError as error:
-        raise ScenarioError([f"--step-time: {error}"]) from None
+        raise ScenarioError(f"--step-time: {error}") from None
     if found <= 0:
-        raise ScenarioError([f"--step-time: {text} is no time; write for example 93 ms."])
+        raise ScenarioError(f"--step-time: {text} is no time; write for example 93 ms.")
     return found
 
 
@@ -393,7 +391,7 @@ class Points:
             problem = (
                 "workload.model: has no layers, so that measured steps of one device cannot be"
             )
-            raise ScenarioError([f"{problem} scaled to another; choose machines with that device."])
+            raise ScenarioError(f"{problem} scaled to another; choose machines with that device.")
         alone = copy.deepcopy(raw)
         alone["cluster"] |= {"world_size": 1} | ({"device": device} if device else {})
         alone["workload"] |= {"compute": "roofline", "microbatch": microbatch, "grad_accum": 1}

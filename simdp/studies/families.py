@@ -118,7 +118,7 @@ def places(family: str) -> dict[str, str]:
         return {name: f"scenarios/{name}.yaml" for name in kinds(family)}
     if family in CODELESS:
         raise ScenarioError(
-            [f"--where: the family '{family}' has no classes or files; leave out --where"]
+            f"--where: the family '{family}' has no classes or files; leave out --where"
         )
     found = {kind: _place(member) for kind, member in _table(family).items()}
     if family == "models":

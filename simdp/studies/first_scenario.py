@@ -100,7 +100,7 @@ def _best(asked: FitsRequest) -> tuple[FittingRow, Fitting]:
     if not tried:
         assert refused is not None
         raise refused
-    raise ScenarioError([_nothing_fits(asked, tried)])
+    raise ScenarioError(_nothing_fits(asked, tried))
 
 
 def _fits_when_short(asked: FitsRequest) -> bool:

@@ -311,7 +311,7 @@ class _Stacks:
         self.asked, self.precision, self.gpus = asked, precision, gpus
         wanted = next((group[0] for group in methods(asked, precision)), None)
         if wanted is None:
-            raise ScenarioError([_nothing_to_try(asked)])
+            raise ScenarioError(_nothing_to_try(asked))
         plain = wanted._replace(recompute="none", lora=None, quantized=None)
         if asked.strategy is None:
             plain = plain._replace(strategy="ddp")

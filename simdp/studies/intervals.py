@@ -190,10 +190,8 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
                 found[key] = Variant(key, low, high)
             elif own:
                 raise ScenarioError(
-                    [
-                        f"{where}: {ends[0]} ... {ends[1]} excludes the "
-                        "scenario's value; correct one of them."
-                    ]
+                    f"{where}: {ends[0]} ... {ends[1]} excludes the "
+                    "scenario's value; correct one of them."
                 )
     return list(found.values())
 

@@ -108,7 +108,7 @@ def _report(progress: Progress | None, before: int, total: int, done: int) -> No
 def _trained(point: Scenario) -> Result:
     """The first run with its numbers."""
     if not point.numerics:
-        raise ScenarioError(["--train: numerics: false trains nothing; leave one of them out."])
+        raise ScenarioError("--train: numerics: false trains nothing; leave one of them out.")
     from simdp.engine.job.history import history_of, train_through
 
     return train_through(point, history_of(point))
@@ -116,9 +116,7 @@ def _trained(point: Scenario) -> Result:
 
 def _job(point: Scenario, chosen: dict[str, Any], asked: JobRequest) -> JobRuns:
     if point.workload.mode == "inference":
-        raise ScenarioError(
-            ["workload.mode: a job trains, and inference does not; leave mode out."]
-        )
+        raise ScenarioError("workload.mode: a job trains, and inference does not; leave mode out.")
     plan = planned(point)
     outcomes = _ensemble(plan, point, asked)
     return _summed(point, plan, chosen, outcomes, asked.until, _strip(plan))

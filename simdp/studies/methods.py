@@ -158,13 +158,11 @@ class TrainingNodes(NamedTuple):
         most = f"1 to {per_node}"
         if not networked:
             raise ScenarioError(
-                [
-                    f"--gpus {gpus}: {self.title} is one node of {per_node}, without a network; "
-                    f"give {most}."
-                ]
+                f"--gpus {gpus}: {self.title} is one node of {per_node}, without a network; "
+                f"give {most}."
             )
         raise ScenarioError(
-            [f"--gpus {gpus}: {self.title} has nodes of {per_node}; give {most}, or whole nodes."]
+            f"--gpus {gpus}: {self.title} has nodes of {per_node}; give {most}, or whole nodes."
         )
 
     @property
@@ -215,7 +213,7 @@ def known_value(option: str, value: Any) -> Any:
 def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
     """Check that a value is one of a few words; else a ScenarioError."""
     if value is not None and value not in known:
-        raise ScenarioError([f"{option}: {unknown_name(option[2:], value, list(known))}"])
+        raise ScenarioError(f"{option}: {unknown_name(option[2:], value, list(known))}")
 
 
 def machine_with(device: str, with_own_nodes: bool = True) -> str:
@@ -228,10 +226,8 @@ def machine_with(device: str, with_own_nodes: bool = True) -> str:
     if not found:
         own = f"add --node-size 8 to assume {OWN_LINK} and {OWN_NETWORK}, or "
         raise ScenarioError(
-            [
-                f"--device {device}: no machine of the catalogue has it, and so its links are not "
-                f"known; {own if with_own_nodes else ''}give --machine FILE.yaml with its cluster."
-            ]
+            f"--device {device}: no machine of the catalogue has it, and so its links are not "
+            f"known; {own if with_own_nodes else ''}give --machine FILE.yaml with its cluster."
         )
     return found[0]
 
@@ -255,7 +251,7 @@ def place_of(
     """
     if (machine is None) == (device is None):
         which = "neither" if machine is None else "both"
-        raise ScenarioError([f"--device, --machine: {which} given; give one of them."])
+        raise ScenarioError(f"--device, --machine: {which} given; give one of them.")
     device = device_option(device) or ""
     if machine is None and node_size is not None and not _machines_with(device):
         return _assumed_nodes(device, node_size)

@@ -71,7 +71,7 @@ def _changed_sections(
         old = getattr(scenario, section, None)
         if old is None or not hasattr(old, "model_validate"):
             raise ScenarioError(
-                [f"{section}: has no constants; give a key of cluster, workload, ..."]
+                f"{section}: has no constants; give a key of cluster, workload, ..."
             )
         if section in made:  # its cost changes as well
             part[section]["cost"] = made[section].cost.model_dump(mode="json", exclude_none=True)
@@ -371,7 +371,7 @@ def _size(whole: str, text: str) -> int:
 
 
 def _wrong_size(text: str, why: str) -> ScenarioError:
-    return ScenarioError([f"--sizes {text}: {why}"])
+    return ScenarioError(f"--sizes {text}: {why}")
 
 
 def parse_world_sizes(text: str) -> list[int]:
@@ -399,7 +399,7 @@ def parse_world_sizes(text: str) -> list[int]:
 
 
 def _wrong_world_size(text: str, why: str) -> ScenarioError:
-    return ScenarioError([f"--world-size {text}: {why}"])
+    return ScenarioError(f"--world-size {text}: {why}")
 
 
 def parse_counts(option: str, text: str) -> list[int]:
@@ -408,6 +408,6 @@ def parse_counts(option: str, text: str) -> list[int]:
     wrong = [part for part in counts if not (part.isascii() and part.isdecimal() and int(part))]
     if wrong:
         raise ScenarioError(
-            [f"{option} {text}: {wrong[0]!r} is not a whole number of 1 or more; write 1,2,8."]
+            f"{option} {text}: {wrong[0]!r} is not a whole number of 1 or more; write 1,2,8."
         )
     return [int(part) for part in counts]

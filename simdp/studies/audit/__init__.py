@@ -80,10 +80,10 @@ def _points(
     points = scenario.points()
     for _, point in points:
         if point.workload.mode == "inference":
-            raise ScenarioError([f"{file}: workload.mode: inference trains nothing to compare."])
+            raise ScenarioError(f"{file}: workload.mode: inference trains nothing to compare.")
     points = [(chosen, point) for chosen, point in points if point.numerics]
     if not points:
-        raise ScenarioError([f"{file}: numerics: {_no_numbers(scenario)}"])
+        raise ScenarioError(f"{file}: numerics: {_no_numbers(scenario)}")
     if ranks is not None:
         several = [n for n in ranks if n > 1]
         found: dict[str, tuple[Raw, Scenario]] = {}  # a sweep may be over the ranks
@@ -97,10 +97,8 @@ def _points(
     points = [(chosen, point) for chosen, point in points if point.cluster.world_size > 1]
     if not points:
         raise ScenarioError(
-            [
-                f"{file}: cluster.world_size: 1 rank has nothing to be compared with; write for "
-                "example --set cluster.world_size=4."
-            ]
+            f"{file}: cluster.world_size: 1 rank has nothing to be compared with; write for "
+            "example --set cluster.world_size=4."
         )
     return points
 
@@ -131,10 +129,8 @@ def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
         total = workload.microbatch * own
         if total % n:
             raise ScenarioError(
-                [
-                    f"{file}: --ranks {n}: {total} samples of a micro-step do not divide among "
-                    f"{n} ranks; use divisors of {total}, or workload.global_batch."
-                ]
+                f"{file}: --ranks {n}: {total} samples of a micro-step do not divide among "
+                f"{n} ranks; use divisors of {total}, or workload.global_batch."
             )
         changes["workload.microbatch"] = total // n
     per_node = scenario.cluster.devices_per_node

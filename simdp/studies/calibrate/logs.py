@@ -77,16 +77,14 @@ def read_measurements(
     A ScenarioError lists every file that cannot be used, and points that contradict each other.
     """
     if not files:
-        raise ScenarioError(
-            ["calibrate nccl-tests needs a log; give the output of all_reduce_perf."]
-        )
+        raise ScenarioError("calibrate nccl-tests needs a log; give the output of all_reduce_perf.")
     if len(nodes) not in (0, 1, len(files)):
         raise ScenarioError(
-            [f"--nodes has {len(nodes)} numbers for {len(files)} files; give one, or one each."]
+            f"--nodes has {len(nodes)} numbers for {len(files)} files; give one, or one each."
         )
     for option, count in (("--links-per-node", links_per_node), *(("--nodes", n) for n in nodes)):
         if count < 1:
-            raise ScenarioError([f"{option} {count}: is not a number of 1 or more."])
+            raise ScenarioError(f"{option} {count}: is not a number of 1 or more.")
     each: Sequence[int | None] = list(nodes) * (len(files) if len(nodes) == 1 else 1)
     each = each or [None] * len(files)
     tables: list[_LogTable] = []
@@ -105,19 +103,17 @@ def read_measurements(
 def _table(log: NcclLog, nodes: int | None) -> _LogTable:
     if log.collective not in WAYS:
         raise ScenarioError(
-            [f"{log.path}: {log.collective} is not one of NCCL's collectives: {', '.join(WAYS)}."]
+            f"{log.path}: {log.collective} is not one of NCCL's collectives: {', '.join(WAYS)}."
         )
     if log.world_size is None:
         raise ScenarioError(
-            [f"{log.path}: lacks its number of ranks; add a line such as # nranks: 8."]
+            f"{log.path}: lacks its number of ranks; add a line such as # nranks: 8."
         )
     num_nodes = nodes or log.num_nodes or 1
     if log.world_size < 2 or log.world_size % num_nodes:
         raise ScenarioError(
-            [
-                f"{log.path}: {log.world_size} ranks cannot lie on {num_nodes} nodes, two ranks or "
-                "more, as many on each; give the number of nodes with --nodes."
-            ]
+            f"{log.path}: {log.world_size} ranks cannot lie on {num_nodes} nodes, two ranks or "
+            "more, as many on each; give the number of nodes with --nodes."
         )
     return _LogTable(log, log.collective, log.world_size, num_nodes)
 
@@ -152,7 +148,7 @@ def _laid_out(
     if over := several and links_per_node > widest and links_per_node % widest:
         near = f"give {links_per_node - over} or {links_per_node - over + widest}"
         line = f"{links_per_node}: is no multiple of the {widest} ranks of a node; {near}"
-        raise ScenarioError([f"--links-per-node {line}."])
+        raise ScenarioError(f"--links-per-node {line}.")
     sizes = links_per_node, widest
     inside = [t for t in tables if t.local_size > 1]
     needless = {
@@ -280,13 +276,13 @@ def _given(option: str, text: str, alpha: float | None) -> LinkFigures:
             f"catalogue link {text}",
         )
     if not text[:1].isdigit():
-        raise ScenarioError([f"{option}: {unknown_name('link', text, LINKS.names())}"])
+        raise ScenarioError(f"{option}: {unknown_name('link', text, LINKS.names())}")
     try:
         bandwidth = parse(text, "bandwidth")
     except UnitError as error:
-        raise ScenarioError([f"{option}: {error}"]) from None
+        raise ScenarioError(f"{option}: {error}") from None
     if not SMALLEST <= bandwidth <= LARGEST:
-        raise ScenarioError([f"{option} {text}: is out of range; give for example 25 GB/s."])
+        raise ScenarioError(f"{option} {text}: is out of range; give for example 25 GB/s.")
     if alpha is None:
         alpha = NVLINK_ALPHA if bandwidth > FASTEST_PCIE else PCIE_ALPHA
     return LinkFigures(None, alpha, bandwidth, True, "given")

@@ -134,7 +134,7 @@ def _predictor(
 def _template(cost: Mapping[str, Any]) -> NcclCost:
     if not isinstance(cost, Mapping):
         raise ScenarioError(
-            [f"cost: {cost!r} is not a mapping; write for example {{algorithms: [ring, nvls]}}."]
+            f"cost: {cost!r} is not a mapping; write for example {{algorithms: [ring, nvls]}}."
         )
     try:
         return NcclCost.model_validate({"kind": "nccl", **cost})
@@ -157,18 +157,15 @@ def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int)
     for key in only:
         if key not in known:
             raise ScenarioError(
-                [f"--only: {key} is not a constant of these points: {', '.join(known)}."]
+                f"--only: {key} is not a constant of these points: {', '.join(known)}."
             )
     chosen = [constant for constant in constants if not only or constant.key in only]
     needed = len(chosen) if only else LEAST_POINTS
     if num_points < needed:
         keys = ", ".join(constant.key for constant in chosen[:needed])
         raise ScenarioError(
-            [
-                f"{num_points} measured points are fewer than the {needed} constants that they "
-                f"must determine ({keys}); measure more sizes"
-                + (", or fit fewer." if only else ".")
-            ]
+            f"{num_points} measured points are fewer than the {needed} constants that they "
+            f"must determine ({keys}); measure more sizes" + (", or fit fewer." if only else ".")
         )
     return chosen
 

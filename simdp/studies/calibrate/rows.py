@@ -312,12 +312,12 @@ def read_table(path: Path) -> RowTable:
     try:
         rows = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
     except csv.Error as error:
-        raise ScenarioError([f"{path}:{reader.line_num}: is not valid CSV: {error}."]) from None
+        raise ScenarioError(f"{path}:{reader.line_num}: is not valid CSV: {error}.") from None
     rows = [(number, cells) for number, cells in rows if any(cells)]
     heads = rows[0][1] if rows else []
     places, figures, unused = _columns(path, heads)
     if len(rows) < 2:
-        raise ScenarioError([f"{path}: has no rows below its columns; add one for each run."])
+        raise ScenarioError(f"{path}: has no rows below its columns; add one for each run.")
     return RowTable(path, len(heads), rows[1:], places, figures, unused)
 
 
@@ -330,7 +330,7 @@ def _columns(
         name, unit = column_name(head), figure_unit(head)
         if name in places:
             both = f"{shown(heads[places[name]])} and {shown(head)}"
-            raise ScenarioError([f"{path}: columns {both} are both {name}; keep one of them."])
+            raise ScenarioError(f"{path}: columns {both} are both {name}; keep one of them.")
         if name:
             places[name] = place
         elif unit is not None:
@@ -347,7 +347,7 @@ def _columns(
     if lacks:
         found = ", ".join(shown(head) for head in heads if head) or "none"
         raise ScenarioError(
-            [f"{path}: lacks a column for {'; '.join(lacks)}. Columns found: {found}."]
+            f"{path}: lacks a column for {'; '.join(lacks)}. Columns found: {found}."
         )
     return places, figures, unused
 
@@ -533,7 +533,7 @@ def scenarios_from_table(
         If the table lacks a column, or no row remains.
     """
     if compute is not None and compute not in COMPUTES:
-        raise ScenarioError([f"--compute: {unknown_name('compute', compute, COMPUTES)}"])
+        raise ScenarioError(f"--compute: {unknown_name('compute', compute, COMPUTES)}")
     table = read_table(path)
     rows, left_out = list[MeasuredRow](), dict[int, str]()
     for line, cells in table.lines:

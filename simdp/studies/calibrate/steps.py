@@ -93,22 +93,20 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
     points = [step for step in steps if step.is_calibration]
     if not points:
         raise ScenarioError(
-            ["calibrate: no point has role: calibration; set it for the points to fit."]
+            "calibrate: no point has role: calibration; set it for the points to fit."
         )
     constants = [_constant(text, points) for text in asked] or _usual(points)
     keys = [constant.key for constant in constants]
     if len({*keys}) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ScenarioError([f"--fit {twice}: is given twice; keep one."])
+        raise ScenarioError(f"--fit {twice}: is given twice; keep one.")
     watched = [Watched(point) for point in points]
     reached = np.atleast_1d(reach(watched, constants).any(axis=1))
     used = [point for point, does in zip(watched, reached, strict=True) if does]
     if len(used) < len(constants):
         raise ScenarioError(
-            [
-                f"calibrate: {len(used)} calibration points depend on the {len(constants)} "
-                "constants that are to be fitted; fit fewer, or measure more."
-            ]
+            f"calibrate: {len(used)} calibration points depend on the {len(constants)} "
+            "constants that are to be fitted; fit fewer, or measure more."
         )
     found = fit_watched(used, constants)
     others = [step for step in steps if not step.is_calibration]
@@ -223,27 +221,27 @@ def _constant(text: str, points: Sequence[MeasuredStep]) -> Constant:
     if not own:
         names = ", ".join(dict.fromkeys(point.scenario.name for point in points))
         raise ScenarioError(
-            [f"--fit {key}: no such scenario has calibration points; known: {names}."]
+            f"--fit {key}: no such scenario has calibration points; known: {names}."
         )
     raw = own[0].raw
     if equals:
         low, colon, high = bounds.partition(":")
         if not colon:
-            raise ScenarioError([f"--fit {text}: has no bounds; write {key}=LOW:HIGH."])
+            raise ScenarioError(f"--fit {text}: has no bounds; write {key}=LOW:HIGH.")
         (least, dimension), (most, other) = (read(text, end) for end in (low, high))
         if dimension != other or not 0 < least < most:
             raise ScenarioError(
-                [f"--fit {text}: {low} and {high} are not bounds; give two, 0 < LOW < HIGH."]
+                f"--fit {text}: {low} and {high} are not bounds; give two, 0 < LOW < HIGH."
             )
         return Constant(key, dimension, sqrt(least * most), least, most, np.log(most / least) / 2)
     value = value_at(raw, key.split(OF_ONE)[-1])
     if value is None or isinstance(value, dict | list | bool):
         raise ScenarioError(
-            [f"--fit {key}: has no value to start from; give its bounds, {key}=LOW:HIGH."]
+            f"--fit {key}: has no value to start from; give its bounds, {key}=LOW:HIGH."
         )
     start, dimension = read(text, value)
     if start <= 0:
-        raise ScenarioError([f"--fit {key}: starts from 0; give its bounds, {key}=LOW:HIGH."])
+        raise ScenarioError(f"--fit {key}: starts from 0; give its bounds, {key}=LOW:HIGH.")
     return Constant(key, dimension, start, start / REACH, start * REACH, 1.5)
 
 
@@ -258,7 +256,7 @@ def read(where: str, text: Any) -> tuple[float, str | None]:
         return float(text), None
     except (TypeError, ValueError):
         raise ScenarioError(
-            [f"--fit {where}: {text!r} is neither a quantity nor a number."]
+            f"--fit {where}: {text!r} is neither a quantity nor a number."
         ) from None
 
 
@@ -267,17 +265,15 @@ def _usual(points: Sequence[MeasuredStep]) -> list[Constant]:
     clusters = [point.scenario.cluster for point in points]
     if not all(point.scenario.collectives.cost.kind == "nccl" for point in points):
         raise ScenarioError(
-            [
-                "calibrate: no constants are given; name some with --fit, or let "
-                "collectives.cost be nccl."
-            ]
+            "calibrate: no constants are given; name some with --fit, or let "
+            "collectives.cost be nccl."
         )
     across = any(cluster.num_nodes > 1 for cluster in clusters)
     inside = any(cluster.local_size > 1 for cluster in clusters)
     keys = [key for key in USUAL if (across if BETWEEN_NODES in key else inside)]
     several = sum(cluster.world_size > 1 for cluster in clusters)
     if several < 1:
-        raise ScenarioError(["calibrate: no calibration point has more than one rank."])
+        raise ScenarioError("calibrate: no calibration point has more than one rank.")
     return [_constant(_bounded(key), points) for key in keys[: max(several // 2, 1)]]
 
 
@@ -329,7 +325,7 @@ def solve_baselines(
     ]
     if not chosen:
         wanted = "more than one rank" if ranks is None else f"{ranks} ranks"
-        raise ScenarioError([f"calibrate baseline: no measured step is of {wanted}; measure one."])
+        raise ScenarioError(f"calibrate baseline: no measured step is of {wanted}; measure one.")
     return [_solved(step, weigh) for step in chosen]
 
 
@@ -342,7 +338,7 @@ def _solved(step: MeasuredStep, weigh: bool) -> Baseline:
     batch = scenario.workload.microbatch
     if not isinstance(compute, FromMeasurements) or batch is None:
         raise ScenarioError(
-            [f"{step.title}: compute is not measured; give compute: {{kind: measured, ...}}."]
+            f"{step.title}: compute is not measured; give compute: {{kind: measured, ...}}."
         )
     device = scenario.cluster.devices()[0]
     beside = time_beside_compute(scenario.workload, batch, device)
@@ -363,7 +359,7 @@ def _solved(step: MeasuredStep, weigh: bool) -> Baseline:
     time = found(step.seconds)
     if time <= least:
         raise ScenarioError(
-            [f"{step.title}: only communication takes longer; calibrate the network first."]
+            f"{step.title}: only communication takes longer; calibrate the network first."
         )
     stopwatch = Stopwatch(at(time))
     known = machine_calibration(scenario.cluster.machine, scenario.base)

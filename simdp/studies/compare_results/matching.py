@@ -220,18 +220,14 @@ def given(what: Input) -> ComparedResult:
         return ComparedResult(str(path), study, None, file.parent)
     if not path.exists():
         raise ScenarioError(
-            [
-                f"{path}: there is no such file or folder; give a result.json of simdp, the folder "
-                "it lies in, or a trace of torch.profiler or a folder of them."
-            ]
+            f"{path}: there is no such file or folder; give a result.json of simdp, the folder "
+            "it lies in, or a trace of torch.profiler or a folder of them."
         )
     kind = kind_of(path)
     if kind != "traces":
         raise ScenarioError(
-            [
-                f"{path}: holds {kind.replace('_', ' ')}, which have no steps to compare; give a "
-                "result.json of simdp, or traces of torch.profiler."
-            ]
+            f"{path}: holds {kind.replace('_', ' ')}, which have no steps to compare; give a "
+            "result.json of simdp, or traces of torch.profiler."
         )
     return ComparedResult(
         str(path), None, _with_steps(str(path), diagnose(path, remedies=False)), path
@@ -249,10 +245,8 @@ def _is_result(file: Path) -> bool:
 def _with_steps(name: str, found: Diagnosis) -> Diagnosis:
     if found.step_time_s is None:
         raise ScenarioError(
-            [
-                f"{name}: has no steps to compare: neither ProfilerStep nor Optimizer.step is in "
-                "it; call profiler.step() after every step, and record again."
-            ]
+            f"{name}: has no steps to compare: neither ProfilerStep nor Optimizer.step is in "
+            "it; call profiler.step() after every step, and record again."
         )
     return found
 
@@ -271,10 +265,8 @@ def _checked(name: str, study: Study) -> Study:
     by = "" if written == __version__ else f", which simdp {written} wrote"
     lacks = ", ".join(lacking) or "points"
     raise ScenarioError(
-        [
-            f"{name}: lacks {lacks}{by}; run its scenario again with simdp {__version__}: "
-            f"python -m simdp run {name}."
-        ]
+        f"{name}: lacks {lacks}{by}; run its scenario again with simdp {__version__}: "
+        f"python -m simdp run {name}."
     )
 
 
@@ -310,10 +302,8 @@ def matched(a: ComparedResult, b: ComparedResult) -> Pairs:
         found = _same(_values(a, keys), _values(b, keys))
     if not found:
         raise ScenarioError(
-            [
-                f"{a.name} and {b.name}: have no point in common: {_said(a)}, and {_said(b)}; "
-                "compare results with a point that sets the same in both."
-            ]
+            f"{a.name} and {b.name}: have no point in common: {_said(a)}, and {_said(b)}; "
+            "compare results with a point that sets the same in both."
         )
     return found
 
@@ -331,10 +321,8 @@ def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, 
         return 0, [f"{result.name} has {sizes[0]} ranks, and {traces.name} {world}."]
     how = f"has {len(alike)} points" if alike else "has no point"
     raise ScenarioError(
-        [
-            f"{result.name}: {how} of {world} ranks, as many as {traces.name}: {_said(result)}; "
-            "run only the point to compare with."
-        ]
+        f"{result.name}: {how} of {world} ranks, as many as {traces.name}: {_said(result)}; "
+        "run only the point to compare with."
     )
 
 

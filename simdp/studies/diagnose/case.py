@@ -231,8 +231,6 @@ def check_steps(traces: Sequence[RankTrace], num_common: int) -> None:
     """
     if not num_common:
         raise ScenarioError(
-            [
-                f"{traces[0].path}: no step in it is in the traces of all {len(traces)} ranks; "
-                "profile the same steps on every rank, or give the traces of those that have them."
-            ]
+            f"{traces[0].path}: no step in it is in the traces of all {len(traces)} ranks; "
+            "profile the same steps on every rank, or give the traces of those that have them."
         )

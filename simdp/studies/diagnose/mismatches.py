@@ -218,10 +218,8 @@ def _by_rank(records: Sequence[FlightRecord]) -> dict[int, FlightRecord]:
         rank = place if record.rank is None else record.rank
         if rank in ranked:
             raise ScenarioError(
-                [
-                    f"{record.path}: is of rank {rank}, as {ranked[rank].path} is; give the dumps "
-                    "of one job, one per rank."
-                ]
+                f"{record.path}: is of rank {rank}, as {ranked[rank].path} is; give the dumps "
+                "of one job, one per rank."
             )
         ranked[rank] = record
     return dict(sorted(ranked.items()))

@@ -150,7 +150,7 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
         example = " ".join(f"--{name} {examples[name]}" for name in missing)
-        raise ScenarioError([f"{names}: missing for a diagnosis without a trace; add {example}."])
+        raise ScenarioError(f"{names}: missing for a diagnosis without a trace; add {example}.")
     problems += _contradictions(given)
     step = _time("step", given["step"], problems)
     comm = _communication(given["comm"], step, problems)

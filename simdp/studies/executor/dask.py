@@ -124,10 +124,8 @@ class DaskExecutor(PointExecutor):
 
     def _gone(self, what: str) -> ScenarioError:
         return ScenarioError(
-            [
-                f"--scheduler {self.address}: {what}; finished points are kept; start it again "
-                "with --continue."
-            ]
+            f"--scheduler {self.address}: {what}; finished points are kept; start it again "
+            "with --continue."
         )
 
     def close(self) -> None:
@@ -140,7 +138,7 @@ def _connected(address: str) -> Any:
     try:
         from distributed import Client
     except ImportError:
-        raise ScenarioError([INSTALL]) from None
+        raise ScenarioError(INSTALL) from None
     where = f"--scheduler {address}"
     client = Client.__new__(Client)  # so that a failed start can be closed
     try:
@@ -148,17 +146,15 @@ def _connected(address: str) -> Any:
     except Exception as error:  # another server may listen there
         client.close()  # as a finalizer it may deadlock with the start of another
         raise ScenarioError(
-            [
-                f"{where}: no scheduler answers there ({type(error).__name__}); start one by `dask "
-                "scheduler`, and give the address that it prints, as tcp://127.0.0.1:8786."
-            ]
+            f"{where}: no scheduler answers there ({type(error).__name__}); start one by `dask "
+            "scheduler`, and give the address that it prints, as tcp://127.0.0.1:8786."
         ) from None
     try:
         client.wait_for_workers(1, timeout=PATIENCE)
     except TimeoutError:
         client.close()
         raise ScenarioError(
-            [f"{where}: the scheduler has no workers; start some by `dask worker {address}`."]
+            f"{where}: the scheduler has no workers; start some by `dask worker {address}`."
         ) from None
     return client
 

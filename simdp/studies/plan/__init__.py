@@ -183,7 +183,7 @@ def _searched(
     best, front = report.best(), report.front()
     nearest = None if best else search.nearest()
     if not best and nearest is None:
-        raise ScenarioError([_why_none(space, bounds, impossible | Counter(player.why.values()))])
+        raise ScenarioError(_why_none(space, bounds, impossible | Counter(player.why.values())))
     if nearest is not None:
         check_nearest_figures(search, asked, nearest)
     binding = report.binding(nearest)
@@ -231,7 +231,7 @@ def _bounded(
     else:
         _, impossible, bounds = sampled(space, asked, need_of, executor, seed, say)
     if not bounds.is_possible.any():
-        raise ScenarioError([_why_none(space, bounds, impossible)])
+        raise ScenarioError(_why_none(space, bounds, impossible))
     return impossible, bounds
 
 

@@ -169,7 +169,7 @@ def check_nearest_figures(search: Search, asked: PlanRequest, nearest: SearchedP
     missed = search.misses(nearest.number, nearest.option)
     if nearest.option.value(field) is None and not missed:
         said = f"{nearest.option.label or 'the scenario'} meets the limits, but {NO_FIGURE[field]}"
-        raise ScenarioError([f"--for {asked.goal}: {said}"])
+        raise ScenarioError(f"--for {asked.goal}: {said}")
 
 
 class PlanReport:

@@ -391,11 +391,9 @@ def parse_limit(name: str, text: str) -> float:
         try:
             value = parse(text, QUANTITIES[name], EXAMPLES.get(name))
         except UnitError as error:
-            raise ScenarioError([f"{option} {text}: {error}"]) from None
+            raise ScenarioError(f"{option} {text}: {error}") from None
     if not isfinite(value) or value <= 0:
-        raise ScenarioError(
-            [f"{option} {text}: is not a quantity above 0; write {EXAMPLES[name]}."]
-        )
+        raise ScenarioError(f"{option} {text}: is not a quantity above 0; write {EXAMPLES[name]}.")
     return value
 
 
@@ -404,7 +402,7 @@ def parse_sure(text: str) -> float:
     try:
         return parse_percent(text)
     except UnitError as error:
-        raise ScenarioError([f"--sure {text}: {error}"]) from None
+        raise ScenarioError(f"--sure {text}: {error}") from None
 
 
 def doubled(key: str, text: str) -> list[Any]:

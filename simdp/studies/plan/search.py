@@ -337,10 +337,8 @@ def _study(space: Space, seed: int) -> Any:
         import optuna
     except ImportError:
         raise ScenarioError(
-            [
-                f"--choose: makes {len(space):,} points; more than {MAX_POINTS:,} are sampled, "
-                "which needs optuna; pip install 'simdp[plan]', or give fewer values."
-            ]
+            f"--choose: makes {len(space):,} points; more than {MAX_POINTS:,} are sampled, "
+            "which needs optuna; pip install 'simdp[plan]', or give fewer values."
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.NSGAIISampler(population_size=GENERATION, seed=seed)

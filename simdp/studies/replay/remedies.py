@@ -68,7 +68,7 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
         If there is no such cause, or nothing to replay.
     """
     if cause not in get_args(Cause):
-        raise ScenarioError([f"{unknown_name('cause', cause, get_args(Cause))}"])
+        raise ScenarioError(f"{unknown_name('cause', cause, get_args(Cause))}")
     kinds = AGAINST[cause]
     if not kinds:
         return []

@@ -411,7 +411,7 @@ class _Replay:
         if self.request.gradients is None:
             return None
         if self.found.buckets:
-            raise ScenarioError(["--gradients: collectives of the traces tell it; leave it out."])
+            raise ScenarioError("--gradients: collectives of the traces tell it; leave it out.")
         return round(self.request.gradients / itemsize)
 
     def _buffers(self) -> tuple[int, int]:
@@ -591,7 +591,7 @@ def size_of(text: str) -> float:
     try:
         found = parse(text, "data size")
     except UnitError as error:
-        raise ScenarioError([f"--gradients: {error}"]) from None
+        raise ScenarioError(f"--gradients: {error}") from None
     if found <= 0:
-        raise ScenarioError([f"--gradients: {text} is nothing; write for example 102 MB."])
+        raise ScenarioError(f"--gradients: {text} is nothing; write for example 102 MB.")
     return found

@@ -61,10 +61,8 @@ def windows(line: RankTimeline) -> list[StepWindow]:
     busy = ~np.isin(kernels.kind, (COMMUNICATION, SYNC))
     if not busy.any():
         raise ScenarioError(
-            [
-                f"{path}: has no kernels and no operators, so that there is nothing to "
-                "replay; record with activities=[CPU, CUDA]."
-            ]
+            f"{path}: has no kernels and no operators, so that there is nothing to "
+            "replay; record with activities=[CPU, CUDA]."
         )
     found, before = list[StepWindow](), float("nan")
     for k, (begin, end) in enumerate(zip(marks.start.tolist(), marks.end.tolist(), strict=True)):
@@ -81,7 +79,7 @@ def windows(line: RankTimeline) -> list[StepWindow]:
         before = last
     if not found:
         raise ScenarioError(
-            [f"{path}: no kernel was launched in any of its steps; record whole steps."]
+            f"{path}: no kernel was launched in any of its steps; record whole steps."
         )
     return found[1:] if len(found) > 1 else found
 

@@ -62,12 +62,12 @@ def clock_of(scenario: Scenario, collective: str) -> Clock:
         wiring = wiring_of(scenario.cluster)
         wrong = cost.problem_with(collective, wiring)
         if wrong is not None:
-            raise ScenarioError([f"collectives.cost: {wrong}"])
+            raise ScenarioError(f"collectives.cost: {wrong}")
         return lambda nbytes: cost.seconds(collective, nbytes, wiring)
     algorithm = getattr(scenario.collectives, collective, None)
     if not isinstance(algorithm, Algorithm):
         raise ScenarioError(
-            [f"collectives.cost: {cost.kind} has no algorithm for {collective}; use nccl or table."]
+            f"collectives.cost: {cost.kind} has no algorithm for {collective}; use nccl or table."
         )
     bench = Bench(scenario.cluster)
     return lambda nbytes: bench.time(algorithm, nbytes).seconds

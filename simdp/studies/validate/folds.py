@@ -123,7 +123,7 @@ def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
         groups.setdefault(where(item), []).append(item)
     found = [fold for name, group in groups.items() for fold in _folds(name, group, by)]
     if not found:
-        raise ScenarioError([_why_no_folds(groups, by)])
+        raise ScenarioError(_why_no_folds(groups, by))
     return found
 
 

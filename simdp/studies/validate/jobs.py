@@ -192,10 +192,10 @@ def load_valid(paths: Sequence[Path]) -> ValidScenarios:
         try:
             scenario, numbers, bad = load_valid_points(file)
             if scenario.measured is None:
-                raise ScenarioError([f"{file}: {NOT_MEASURED}"])
+                raise ScenarioError(f"{file}: {NOT_MEASURED}")
             other = first.setdefault(scenario.name, file)
             if other.resolve() != file.resolve():
-                raise ScenarioError([f"{file}: {_same_name(other, scenario.name)}"])
+                raise ScenarioError(f"{file}: {_same_name(other, scenario.name)}")
         except ScenarioError as error:
             if file in named:
                 lines += error.problems
@@ -250,7 +250,7 @@ def _files(paths: Sequence[Path], unreadable: list[NotCompared] | None = None) -
             if _MEASURED.search(text):
                 having.append(file)
         if not having:
-            raise ScenarioError([f"{path}: holds no scenario with measured: ... in it."])
+            raise ScenarioError(f"{path}: holds no scenario with measured: ... in it.")
         yield from having
 
 
@@ -330,7 +330,7 @@ def compare_memory(name: str, measured: MeasuredMemory, point: Scenario) -> Memo
     cluster = point.cluster
     if point.strategy.execution == "parameter_server":
         raise ScenarioError(
-            ["memory of a parameter server depends on its clock; leave this point out."]
+            "memory of a parameter server depends on its clock; leave this point out."
         )
     memory = min(device.memory for device in cluster.devices())
     found = reserved_memory(point)
