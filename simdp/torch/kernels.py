@@ -56,10 +56,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def stored(tensor: torch.Tensor) -> int:
     """Return the number of stored elements of a tensor: those along an expanded axis count once."""
-    found = 1
-    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        found *= length if stride or not length else 1
-    return found
+    axes = zip(tensor.shape, tensor.stride(), strict=True)
+    return prod(length for length, stride in axes if stride or not length)
 
 
 def moved(tensors: Iterable[torch.Tensor], flops: float = 0.0) -> Sizes:
@@ -99,14 +97,6 @@ def _elements(tensor: torch.Tensor, times: float, flops: float = 0.0) -> Sizes:
 
 def _mm_flops(args: Args, out: Any) -> float:
     return 2.0 * args[0].shape[-1] * out.numel()
-
-
-def _addmm_flops(args: Args, out: Any) -> float:
-    return 2.0 * args[1].shape[-1] * out.numel()
-
-
-def _addbmm_flops(args: Args, out: Any) -> float:
-    return 2.0 * args[1].numel() * args[2].shape[-1]
 
 
 def _grouped_flops(args: Args, out: Any) -> float:
@@ -152,10 +142,6 @@ def _convolution_flops(args: Args, out: Any) -> float:
 
 def _direct_flops(weight: torch.Tensor, image: torch.Tensor) -> float:
     return 2.0 * image.numel() * prod(weight.shape[1:])
-
-
-def _convolution_backward_flops(args: Args, out: Any) -> float:
-    return sum(args[10][:2]) * _convolution_work(args)
 
 
 def _convolution_work(args: Args) -> float:
@@ -237,8 +223,8 @@ def _attention_backward(args: Args, out: Any) -> Kernels:
 
 def _batch_norm(args: Args, out: Any) -> Kernels:
     """Statistics; then the normalised input."""
-    both = _elements(args[0], 1, 4.0), _elements(args[0], 2, 4.0)
-    return tuple(one._replace(normalizes=_is_contiguous(args[0])) for one in both)
+    contiguous = _is_contiguous(args[0])
+    return tuple(one._replace(normalizes=contiguous) for one in _group_norm(args, out))
 
 
 def _is_contiguous(images: torch.Tensor) -> bool:
@@ -261,10 +247,6 @@ def _group_norm(args: Args, out: Any) -> Kernels:
     return (_elements(args[0], 1, 4.0), _elements(args[0], 2, 4.0))
 
 
-def _layer_norm(args: Args, out: Any) -> Kernels:
-    return (_with(_elements(args[0], 2, 8.0), args[2:4]),)
-
-
 def _norm_backward(below: float, learned: float) -> Callable[[Args, Any], Kernels]:
     """The input's gradient; then weight and bias together."""
 
@@ -275,10 +257,6 @@ def _norm_backward(below: float, learned: float) -> Callable[[Args, Any], Kernel
         return tuple(_with(kernel, weights) for kernel in found)
 
     return kernels
-
-
-def _rms_norm(args: Args, out: Any) -> Kernels:
-    return (_with(_elements(args[0], 2, 4.0), args[2:3]),)
 
 
 def _with(kernel: Sizes, others: Any) -> Sizes:
@@ -305,10 +283,9 @@ def _look_up_backward(args: Args, out: Any) -> Kernels:
 
 def _put(args: Args, out: Any) -> Kernels:
     """The values and the destination are read, added, and written."""
-    places = [one for one in tensors_in(args[1:]) if not one.is_floating_point()]
-    values = [one for one in tensors_in(args[1:]) if one.is_floating_point()]
-    most = max([*values, *places], key=stored)
-    return (_with(Sizes(stored(most), 2.0 * stored(most), 0.0), [*places, *values]),)
+    others = list(tensors_in(args[1:]))
+    most = max(map(stored, others))
+    return (_with(Sizes(most, 2.0 * most, 0.0), others),)
 
 
 def _put_apart(args: Args, out: Any) -> Kernels:
@@ -379,15 +356,18 @@ _CELLS, _BACK = ("_cudnn_rnn", "miopen_rnn"), ("_cudnn_rnn_backward", "miopen_rn
 
 PRODUCTS: dict[str, tuple[str, Callable[[Args, Any], float]]] = {
     **dict.fromkeys(_LIKE_MM, ("product", _mm_flops)),
-    **dict.fromkeys(_LIKE_ADDMM, ("product", _addmm_flops)),
+    **dict.fromkeys(_LIKE_ADDMM, ("product", lambda args, out: _mm_flops(args[1:], out))),
     **dict.fromkeys(_GROUPED, ("product", _grouped_flops)),
     **dict.fromkeys(_SPARSE, ("product", _sparse_flops)),
     **dict.fromkeys(("dot", "vdot"), ("product", lambda args, out: 2.0 * args[0].numel())),
-    "addbmm": ("product", _addbmm_flops),
+    "addbmm": ("product", lambda args, out: 2.0 * args[1].numel() * args[2].shape[-1]),
     "_trilinear": ("product", _trilinear_flops),
     **dict.fromkeys(_CONVOLUTIONS, ("product", _convolution_flops)),
     **dict.fromkeys(_DIRECT, ("product", lambda args, out: _direct_flops(args[1], out))),
-    "convolution_backward": ("product", _convolution_backward_flops),
+    "convolution_backward": (
+        "product",
+        lambda args, out: sum(args[10][:2]) * _convolution_work(args),
+    ),
     "mkldnn_rnn_layer": ("product", _recurrent_flops),
     "mkldnn_rnn_layer_backward": ("product", lambda args, out: 2 * _recurrent_flops(args, out)),
     **dict.fromkeys(_CELLS, ("product", _cudnn_recurrent_flops)),
@@ -423,9 +403,9 @@ SPECIAL: dict[str, Callable[[Args, Any], Kernels]] = {
     "cudnn_batch_norm_backward": _batch_norm_backward,
     "native_group_norm": _group_norm,
     "native_group_norm_backward": _group_norm_backward,
-    "native_layer_norm": _layer_norm,
+    "native_layer_norm": lambda args, out: (_with(_elements(args[0], 2, 8.0), args[2:4]),),
     "native_layer_norm_backward": _norm_backward(11.0, 4.0),
-    "_fused_rms_norm": _rms_norm,
+    "_fused_rms_norm": lambda args, out: (_with(_elements(args[0], 2, 4.0), args[2:3]),),
     "_fused_rms_norm_backward": _norm_backward(6.0, 2.0),
     **dict.fromkeys(("embedding", "index_select", "gather", "index"), _look_up),
     "embedding_dense_backward": _look_up_backward,
@@ -547,15 +527,10 @@ def launched_by(
     if name in SPECIAL:
         return OperatorKernels(SPECIAL[name](args, out), policy)
     read = given[1:] if name in WRITTEN_ONLY else given
-    count = sum(tensor.numel() for tensor in (made or given)[:1])
-    if _reduces(given, made):
-        count = max(tensor.numel() for tensor in given)
+    counted = [*made[:1], *given] if made else given[:1]
+    count = max((tensor.numel() for tensor in counted), default=0)
     kernels = (moved([*read, *made], WORK.get(name, 1.0) * count),)
     return OperatorKernels(kernels, policy, is_known=_is_elementwise(func))
-
-
-def _reduces(given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
-    return bool(given and made) and made[0].numel() < max(one.numel() for one in given)
 
 
 def _moves_nothing(
