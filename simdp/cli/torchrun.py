@@ -34,7 +34,6 @@ OLDEST = 2, 14
 PREFIX = "[${role_name}${local_rank}]:"
 """torchrun's default for ``--log-line-prefix-template``."""
 
-
 NO_FILES = "lines of ranks are not written to files; leave it out, and write > FILE at the end."
 INERT = {
     "--rdzv-conf": ("[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", "must be KEY=VALUE,..., as timeout=60."),
@@ -87,18 +86,11 @@ class Torchrun(TyperCommand):
             "environment": [],
         }
         arguments, options, ignored = sections.values()
+        without_effect = {*IN_ENVIRONMENT, *map(_parameter, INERT)}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is None:
-                continue
-            if parameter.param_type_name == "argument":
-                arguments.append(record)
-            else:
-                (
-                    ignored
-                    if parameter.name in (*IN_ENVIRONMENT, *map(_parameter, INERT))
-                    else options
-                ).append(record)
+            section = ignored if parameter.name in without_effect else options
+            if record := parameter.get_help_record(ctx):
+                (arguments if parameter.param_type_name == "argument" else section).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -253,7 +245,7 @@ def torchrun(
     """Run a torch script on every rank of a virtual cluster, with real tensors."""
     refuse(inert, node_rank, rdzv_backend, max_restarts, standalone, nnodes, max_steps, module)
     torch_there()
-    from simdp.torch import launch
+    from simdp.torch import launch, ranks
     from simdp.torch.cuda.faking import faked
     from simdp.torch.isolation import keep_what_is_freed
     from simdp.torch.steps import Steps
@@ -274,7 +266,7 @@ def torchrun(
     watched = recording(record, size.where, cluster)
     told = redirect_stdout(sys.stderr) if as_json else nullcontext()
     steps = Steps(max_steps, None if quiet else _report)
-    with counting(steps), computing(compute), watched, faked(fake), told, _once(max_restarts):
+    with ranks.added(steps), computing(compute), watched, faked(fake), told, _once(max_restarts):
         result = launch.run(*given)
     write_program(result, folder, not no_plots)
     _tell(result, script, size.where.name, folder, as_json, quiet, steps)
@@ -296,18 +288,6 @@ def _once(max_restarts: int) -> Iterator[None]:
             f"{error}\n--max-restarts {max_restarts}: simdp does not restart ranks; torchrun would "
             f"have started the script again on every rank, up to {times}."
         ) from None
-
-
-@contextmanager
-def counting(steps: Steps) -> Iterator[None]:
-    """Count the steps of ranks."""
-    from simdp.torch.ranks import PARTS
-
-    PARTS.append(steps)
-    try:
-        yield
-    finally:
-        PARTS.remove(steps)
 
 
 def _report(rank: Rank, counted: Counted) -> None:
@@ -360,7 +340,6 @@ def _tell(
     from simdp.reports import table as program_table
 
     counted = steps.counted
-
     if as_json:
         told = {
             "script": script,
@@ -416,34 +395,19 @@ def record_script(script: str, arguments: Sequence[str], record: Path, cluster: 
     size = cluster_size(cluster, "1", "1")
     environ = environment(("", ""), 29500, "", "none", "default", 0)
     marks = output_prefixes("0", "", "default", size.where)
+    given = size.where, list(arguments), 0, environ, marks, size.device_count
     with recording(record, size.where, cluster), redirect_stdout(sys.stderr):
-        launch.run(
-            launch.script(Path(script)),
-            size.where,
-            list(arguments),
-            0,
-            environ,
-            marks,
-            size.device_count,
-        )
+        launch.run(launch.script(Path(script)), *given)
 
 
 # Torchrun flags -----------------------------------------------------------------------------------
 
 
 class ClusterSize(NamedTuple):
-    """Where a script runs.
+    """Where a script runs."""
 
-    Attributes
-    ----------
-    where : Where
-        Set the number of ranks of a cluster.
-    device_count : int
-        Devices of each node.
-    """
-
-    where: Where
-    device_count: int
+    where: Where  # a cluster, and its number of ranks
+    device_count: int  # of each node
 
 
 def refuse(
@@ -540,18 +504,15 @@ def recording(record: Path | None, where: Where, cluster: Path) -> Iterator[None
     if record is None:
         yield
         return
-    from simdp.torch.ranks import PARTS
+    from simdp.torch.ranks import added
     from simdp.torch.recording.recorder import ScriptRecorder
 
     if record.suffix not in (".yaml", ".yml"):
         problem = f"--record {record}: a scenario's name ends in .yaml; write {record}.yaml."
         raise ScenarioError([problem])
     recorder = ScriptRecorder(record)
-    PARTS.append(recorder)
-    try:
+    with added(recorder):
         yield
-    finally:
-        PARTS.remove(recorder)
     recorder.write(where, cluster)
 
 
@@ -568,14 +529,11 @@ def computing(path: Path | None) -> Iterator[None]:
         yield
         return
     from simdp.torch.charging.turns import Recorded, read_record
-    from simdp.torch.ranks import PARTS
+    from simdp.torch.ranks import added
 
     recorded = Recorded(read_record(path))
-    PARTS.append(recorded)
-    try:
+    with added(recorded):
         yield
-    finally:
-        PARTS.remove(recorded)
     recorded.check()
 
 
@@ -635,16 +593,9 @@ def output_prefixes(
     found: list[dict[str, str | None]] = []
     for rank in range(n):
         mark = Template(template).safe_substitute(
-            role_name=role,
-            local_rank=rank % local,
-            rank=rank,
-            hostname=f"node{rank // local}",
+            role_name=role, local_rank=rank % local, rank=rank, hostname=f"node{rank // local}"
         )
         hidden = bool(chosen) and rank % local not in chosen
-        found.append(
-            {
-                "stdout": None if hidden else mark * (int(tee) & 1),
-                "stderr": None if hidden else mark * (int(tee) >> 1),
-            }
-        )
+        marks = {"stdout": mark * (int(tee) & 1), "stderr": mark * (int(tee) >> 1)}
+        found.append(dict.fromkeys(marks) if hidden else {**marks})
     return found

@@ -9,8 +9,8 @@ of them, in the order of `PARTS`, whenever a rank begins, resumes, pauses, or en
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from simdp.engine.programs.records import Handle
@@ -171,3 +171,13 @@ class RankLocal:
 
 PARTS: list[RankLocal] = []
 """All parts, in order of installation; they are left in reverse."""
+
+
+@contextmanager
+def added(part: RankLocal) -> Iterator[None]:
+    """Add a part after all others."""
+    PARTS.append(part)
+    try:
+        yield
+    finally:
+        PARTS.remove(part)
