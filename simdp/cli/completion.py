@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
@@ -35,43 +36,26 @@ def _scenarios(incomplete: str) -> list[str]:
     return [name for name in (*names(), *sorted(files)) if name.startswith(incomplete)]
 
 
-def _strategies() -> Iterable[str]:
-    from simdp.strategies import STRATEGIES
-
-    return STRATEGIES
-
-
-def _precisions() -> Iterable[str]:
-    from simdp.workload.precision import PRECISIONS
-
-    return PRECISIONS
-
-
-def _families() -> Iterable[str]:
+def _families() -> list[str]:
     from simdp.studies.families import names
 
     return names()
 
 
-def _left_out() -> Iterable[str]:
-    from simdp.studies.validate.folds import BY
-
-    return BY
-
-
-def _causes() -> Iterable[str]:
-    from simdp.results.audit import CAUSES
-
-    return CAUSES
+def _table(module: str, name: str) -> Complete:
+    """Complete the names in a table of a module."""
+    return _from(lambda: getattr(import_module(f"simdp.{module}"), name))
 
 
 SCENARIOS: Complete = _scenarios
 MACHINES = _from(_stems("cluster/machines"))
 DEVICES = _from(_stems("cluster/devices"))
 MODELS = _from(_stems("workload/models/presets"))
-STRATEGIES, PRECISIONS, FAMILIES, LEFT_OUT, CAUSES = map(
-    _from, (_strategies, _precisions, _families, _left_out, _causes)
-)
+FAMILIES = _from(_families)
+STRATEGIES = _table("strategies", "STRATEGIES")
+PRECISIONS = _table("workload.precision", "PRECISIONS")
+LEFT_OUT = _table("studies.validate.folds", "BY")
+CAUSES = _table("results.audit", "CAUSES")
 
 
 def clusters(incomplete: str) -> list[str]:

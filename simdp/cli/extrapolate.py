@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -169,6 +170,7 @@ def _recording(
     sources: list[str], machines: Any, given: dict[str, Any]
 ) -> Iterator[SourceRecording]:
     """Make the recording of a script, a scenario or traces, in a temporary folder."""
+    from simdp.scenario.shipped import names
     from simdp.studies.extrapolate import (
         parse_step_time,
         recording_of_scenario,
@@ -177,7 +179,8 @@ def _recording(
     from simdp.studies.replay import size_of
 
     first = Path(sources[0])
-    is_traces = first.suffix not in SCRIPT + SCENARIO and _is_traces(first)
+    is_traces = first.suffix not in SCRIPT + SCENARIO
+    is_traces = is_traces and (first.exists() or str(first) not in names())
     _refuse_unsuited(sources, is_traces, given)
     with TemporaryDirectory() as folder:
         if is_traces:
@@ -204,13 +207,6 @@ def _recording(
             several |= {"kind": "script", "source": sources[0]}
             first = file
         yield recording_of_scenario(first, overrides_of(given["--set"]), **several)
-
-
-def _is_traces(path: Path) -> bool:
-    """Whether a source without the ending of a script or scenario is no shipped scenario."""
-    from simdp.scenario.shipped import names
-
-    return path.exists() or str(path) not in names()
 
 
 def _cluster(machines: Any, device: str | None) -> Path:
@@ -259,8 +255,4 @@ def _write(
             add(name, partial(put, text=format_yaml(moved)))
         if inside:  # files of a temporary folder
             for path in dict.fromkeys(named_files(next(iter(made.scenarios.values())), base)):
-                add(path.name, partial(_put_bytes, content=path.read_bytes()))
-
-
-def _put_bytes(stream: Any, content: bytes) -> None:
-    stream.write(content)
+                add(path.name, methodcaller("write", path.read_bytes()))

@@ -60,14 +60,14 @@ def init(
     """
     from simdp.files import check_outputs, write_whole
     from simdp.studies.first_scenario import first_scenario
-    from simdp.studies.methods import FitsRequest
+    from simdp.studies.methods import FitsRequest, known_machine
 
     check_outputs(out)
     if out.exists() and not force:
         raise ScenarioError([f"{out}: is there already; add --force, or --out another file."])
     missing = _missing({"--machine": machine or device, "--model": model, "--gpus": gpus})
     if machine is None and device is None:
-        machine = _ask_machine()
+        machine = _ask("Machine (list machines)", NEEDED["--machine"], known_machine)
     if model is None:
         model = _ask("Model (list models)", NEEDED["--model"], _value("--model"))
     if gpus is None:
@@ -116,12 +116,6 @@ def _ask_strategy() -> str | None:
     check = _value("--strategy")
     text = _ask("Strategy (list strategies)", BEST, lambda text: text == BEST or check(text))
     return None if text == BEST else text
-
-
-def _ask_machine() -> str:
-    from simdp.studies.methods import known_machine
-
-    return _ask("Machine (list machines)", NEEDED["--machine"], known_machine)
 
 
 def _ask_size(machine: str | None, device: str | None, node_size: int | None) -> int:

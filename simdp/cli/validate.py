@@ -82,8 +82,10 @@ def validate(
     with shared.store(out, quiet) as kept, progress_bar("validate", quiet) as progress:
         many = {"workers": workers, "scheduler": scheduler, "progress": progress, "store": kept}
         found, left_out = _found(paths, without, many)
-    if limit is not None:
-        _need_predictions(found)
+    times = any(one.role == "predicted" for one in (*found.points, *found.rows))
+    if limit is not None and not times and found.memory_error() is None:
+        said = "nothing is predicted; give points role: predicted, or leave it out."
+        raise ScenarioError([*(one.line for one in found.not_compared), f"--max-error: {said}"])
     told = found if left_out is None else left_out
     target = NO_TARGET if limit is None else limit
     asked = ["validate", *map(str, paths), *(["--leave-out", without] if without else [])]
@@ -156,13 +158,6 @@ def _share(option: str, text: str) -> float:
         return parse_percent(text)
     except UnitError as error:
         raise ScenarioError([f"{option}: {error}"]) from None
-
-
-def _need_predictions(found: Validation) -> None:
-    times = any(one.role == "predicted" for one in (*found.points, *found.rows))
-    if not times and found.memory_error() is None:
-        said = "nothing is predicted; give points role: predicted, or leave it out."
-        raise ScenarioError([*(one.line for one in found.not_compared), f"--max-error: {said}"])
 
 
 def _check_errors(found: Validation, limit: float | None) -> int:
