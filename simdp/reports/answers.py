@@ -476,8 +476,7 @@ def is_asked_for(scenario: Mapping[str, Any]) -> bool:
     cluster, over = scenario.get("cluster") or {}, scenario.get("sweep") or {}
     keys = ("cluster.price", "cluster.power", "target")
     swept = any(key == one or key.startswith(f"{one}.") for key in over for one in keys)
-    own = cluster.get("price") or cluster.get("power") or scenario.get("target")
-    return bool(own) or swept
+    return bool(cluster.get("price") or cluster.get("power") or scenario.get("target")) or swept
 
 
 LITTLE = 0.01  # least relative width of an energy's interval that is shown
@@ -578,5 +577,4 @@ def _time(target: Mapping[str, Any] | None) -> TableCell:
 
 
 def _mean(target: Mapping[str, Any] | None, key: str) -> float | None:
-    bills = (target or {}).get(key) or {}
-    return bills.get("mean")
+    return ((target or {}).get(key) or {}).get("mean")

@@ -54,8 +54,7 @@ def arrows(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]:
     """
     if not len(trace):
         return
-    found = [*_of_ranks(trace, entered), *_between_ranks(trace, entered)]
-    yield from found[:MAX_ARROWS]
+    yield from [*_of_ranks(trace, entered), *_between_ranks(trace, entered)][:MAX_ARROWS]
 
 
 def _of_ranks(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, float]]:

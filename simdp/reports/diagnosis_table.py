@@ -224,8 +224,7 @@ def ranks_of(found: Finding) -> str:
 
 def _mismatches(found: Diagnosis) -> Iterator[str]:
     for row in found.mismatches[1:4]:
-        line = f"  {row.name}, {row.sequence} of group {row.group or '?'}: {row.state}"
-        yield line[:WIDTH]
+        yield f"  {row.name}, {row.sequence} of group {row.group or '?'}: {row.state}"[:WIDTH]
     if len(found.mismatches) > 4:
         yield f"  and {len(found.mismatches) - 4} more"
 

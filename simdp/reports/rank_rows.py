@@ -86,8 +86,7 @@ def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[Rank
 
 def _whole(columns: Columns) -> Columns:
     """Merge waits into the collectives that end them, and order all as the host does."""
-    keys = ("activity", "end", "start", "lane", "rank")
-    order = np.lexsort([columns[key] for key in keys])
+    order = np.lexsort([columns[key] for key in ("activity", "end", "start", "lane", "rank")])
     columns = {key: column[order] for key, column in columns.items()}
     at = np.flatnonzero(waited(columns))
     columns["start"] = columns["start"].copy()

@@ -272,8 +272,7 @@ class RankEvents:
 
     def _input(self, row: RankSpan) -> None:
         if row.name == "copy":
-            said = '"Memcpy HtoD (Pinned -> Device)"'
-            self._kernels(row, self.main, said, "", "cudaMemcpyAsync")
+            self._kernels(row, self.main, '"Memcpy HtoD (Pinned -> Device)"', "", "cudaMemcpyAsync")
             return
         self._annotate(self.names.batch, row.start, row.end)
         self._host = self._free = row.end
@@ -315,8 +314,7 @@ class RankEvents:
             self._add("cpu_op", "record_param_comms", tid, begin, end, f"{args}, {said}")
             self._add("user_annotation", annotated(call), tid, begin, end, args)
             args = f"{args}, {said}"
-        name = "cudaLaunchKernelExC"
-        self._called(name, tid, begin, end, self._number, self._external)
+        self._called("cudaLaunchKernelExC", tid, begin, end, self._number, self._external)
         said = quoted(kernel(call, sent))
         stream = STREAM + row.stream
         args = f'{args}, "what": {quoted(row.name)}'
@@ -464,8 +462,7 @@ def _names(result: Result) -> SpanNames:
     known: SpanNames | None = result.__dict__.get("_rank_names")
     if known is None:
         scenario = result.scenario
-        kind = (scenario.get("strategy") or {}).get("kind", "")
-        strategy = strategy_class(kind)
+        strategy = strategy_class((scenario.get("strategy") or {}).get("kind", ""))
         workload = scenario.get("workload") or {}
         known = SpanNames(
             result.launched() if result.launched is not None else LaunchedKernels(),

@@ -123,8 +123,7 @@ def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[Row]]:
 
 def _billed(study: Study) -> list[answers.Found]:
     """Read costs and targets of all points, if the scenario or a point sets them or a price."""
-    scenarios = [study.scenario, *(p.scenario for p in study.points)]
-    billed = any(map(answers.is_asked_for, scenarios))
+    billed = any(map(answers.is_asked_for, [study.scenario, *(p.scenario for p in study.points)]))
     return [(p.cost, p.target) for p in study.points] if billed else []
 
 

@@ -154,11 +154,8 @@ def _with_names(parts: Mapping[str, int], known: Mapping[str, int], least: float
 
 def _by_rank(written: Sequence[str]) -> list[str]:
     """Join neighbouring ranks of equal text: ``"5.1 GB on 0", "2 GB on 1-7"``."""
-    found = []
-    for text, group in groupby(range(len(written)), key=written.__getitem__):
-        ranks = list(group)
-        found.append(f"{text} on {span(ranks)}")
-    return found
+    runs = groupby(range(len(written)), key=written.__getitem__)
+    return [f"{text} on {span(list(ranks))}" for text, ranks in runs]
 
 
 def _network_rows(network: Mapping[str, Any], verbose: bool) -> list[Row]:
@@ -379,8 +376,7 @@ def _spans(trace: Trace, world_size: int) -> dict[str, list[list[Floats]]]:
 
 def _union(pieces: Iterable[Floats]) -> Floats:
     """Merge intervals into disjoint ones."""
-    together = [np.empty((0, 2)), *pieces]
-    spans = np.concatenate(together)
+    spans = np.concatenate([np.empty((0, 2)), *pieces])
     if not len(spans):
         return spans
     spans = spans[np.argsort(spans[:, 0], kind="stable")]

@@ -139,8 +139,7 @@ def new_figure(
     figure = Figure((WIDTH, MARGIN_HEIGHT + body), DPI, layout="constrained")
     if widths:
         return figure, list(figure.subplots(1, num_axes, sharey=True, width_ratios=widths))
-    grid = figure.subplots(num_axes, 1, sharex=True, squeeze=False)
-    return figure, list(grid[:, 0])
+    return figure, list(figure.subplots(num_axes, 1, sharex=True, squeeze=False)[:, 0])
 
 
 def line_style(number: int, covered: int) -> dict[str, Any]:

@@ -199,8 +199,7 @@ def not_compared_rows(validation: Validation) -> list[list[str]]:
 def not_compared_summary(validation: Validation) -> list[str]:
     """Count the wrong files and points in a line; empty if there are none."""
     points = sum(one.point is not None for one in validation.not_compared)
-    files = len(validation.not_compared) - points
-    counts = ((files, "file"), (points, "point"))
+    counts = ((len(validation.not_compared) - points, "file"), (points, "point"))
     said = [f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count]
     return [f"not compared, since wrong: {' and '.join(said)}; report.md lists them"] * bool(said)
 

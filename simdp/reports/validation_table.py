@@ -48,8 +48,7 @@ def validation_tables(validation: Validation, width: int = WIDTH) -> RenderableT
     if collectives:
         drawn.table("Collectives", words.TABLE_COLUMNS[1:], _by_first_cell(collectives))
     if validation.memory:
-        columns = words.MEMORY_COLUMNS[1:]
-        drawn.points("Peak memory", columns, validation.memory, words.memory_cells)
+        drawn.points("Peak memory", words.MEMORY_COLUMNS[1:], validation.memory, words.memory_cells)
     wins = words.ring_wins(validation)
     if wins:
         drawn.parts += [Text(f"{words.RING_WINS}:"), filled(wins, "  ")]
@@ -202,8 +201,7 @@ def _misses(validation: Validation, target: float) -> Iterator[str]:
     for rows in validation.tables():
         found = summary(rows[0].cluster, rows, 0.0)
         if found.mean_error is not None and found.mean_error > target:
-            ranks = str(rows[0].world_size)
-            cells = words.table_cells(found, words.table_name(rows), ranks)
+            cells = words.table_cells(found, words.table_name(rows), str(rows[0].world_size))
             tables.append([*cells, rows[0].note or "no effect is known"])
     if tables:
         yield _table((*words.TABLE_COLUMNS, Column("what is missing", False)), tables)

@@ -297,8 +297,7 @@ def _tables(path: Path, lines: list[str], strict: bool = True) -> list[_Table]:
         elif match := _RANKS.match(line):
             ranks = int(match[1])
         elif _is_head(line):
-            head = line.lstrip("# ").split()
-            found.append(_Table(name, head, ranks=ranks, hosts=len(hosts)))
+            found.append(_Table(name, line.lstrip("# ").split(), ranks=ranks, hosts=len(hosts)))
             begun = True
         elif _is_csv_head(line):
             found.append(_Table(name, line.split(","), ranks=ranks))

@@ -320,8 +320,7 @@ class Study(Inline):
             | ({"remarks": point.remarks} if point.remarks else {})
             for point in self.in_order()
         ]
-        content = {"simdp": self.version, "scenario": self.scenario, "points": points}
-        return as_json(content) + "\n"
+        return as_json({"simdp": self.version, "scenario": self.scenario, "points": points}) + "\n"
 
     def columns(self) -> Columns:
         """Return a row for each point: settings, figures, and ``failed``, the reason for none."""

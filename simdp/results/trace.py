@@ -100,8 +100,7 @@ def blocks_by_turn(columns: Columns) -> list[SpanBlock]:
         return []
     columns = in_order(columns)
     heads = np.flatnonzero(_changes(columns, "rank", "lane"))
-    turn = np.arange(num_spans) - np.repeat(heads, np.diff(heads, append=num_spans))
-    columns["turn"] = turn
+    columns["turn"] = np.arange(num_spans) - np.repeat(heads, np.diff(heads, append=num_spans))
     keys = ("name", "activity", "step", "lane", "turn")
     order = np.lexsort([columns["rank"], *(columns[key] for key in keys)])
     columns = {key: column[order] for key, column in columns.items()}

@@ -594,8 +594,7 @@ class LeftOut:
         self, name: str, kind: str, group: Sequence[tuple[TimeComparison, HeldOutPoint]]
     ) -> FoldResult:
         points = [point for point, _ in group]
-        noise = max(self.whole.noise[point.cluster] for point in points)
-        found = summary(name, points, noise)
+        found = summary(name, points, max(self.whole.noise[point.cluster] for point in points))
         assert found.mean_error is not None
         assert found.worst_error is not None
         assert found.inside is not None

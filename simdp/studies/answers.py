@@ -138,8 +138,7 @@ def _slowest(scenario: Scenario, result: Result) -> list[dict[str, Any]]:
 
 def is_short(scenario: Scenario) -> bool:
     """Whether a run may be repeated transfer by transfer."""
-    n = scenario.cluster.world_size
-    return n * _all_steps(scenario) <= MAX_EVENT_RANK_STEPS
+    return scenario.cluster.world_size * _all_steps(scenario) <= MAX_EVENT_RANK_STEPS
 
 
 def interval_of(
@@ -166,15 +165,13 @@ def interval_of(
         stopwatch = Stopwatch(scenario, heard, metrics)
     else:
         scenario = timed_only(scenario)
-        steps = min(_num_steps(scenario), _all_steps(scenario))
-        update = {"steps": steps, "epochs": None}
+        update = {"steps": min(_num_steps(scenario), _all_steps(scenario)), "epochs": None}
         workload = scenario.workload.model_copy(update=update)
         scenario = scenario.model_copy(update={"workload": workload})
         stopwatch = Stopwatch(scenario)
     if not stopwatch.repeats and not _is_small(scenario.cluster):
         return None
-    pairs = pairs_of(scenario, known)
-    time, *each = stopwatch.step_times([scenario, *chain.from_iterable(pairs)])
+    time, *each = stopwatch.step_times([scenario, *chain.from_iterable(pairs_of(scenario, known))])
     inside = spread(time, list(zip(each[::2], each[1::2], strict=True)), residual(known))
     low, high = widened(time, inside, deviation(stopwatch.metrics, scenario, known))
     return None if low == high else [end / time * step_time for end in (low, high)]

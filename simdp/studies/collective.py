@@ -436,8 +436,7 @@ def answer(request: Request) -> CollectiveStudy:
     if collective == "barrier":
         _refuse_for_barrier(request)
     log = read_nccl_tests(request.against, collective) if request.against else None
-    world_sizes = _world_sizes(request, log)
-    name, clusters = load_clusters(request.cluster, world_sizes)
+    name, clusters = load_clusters(request.cluster, _world_sizes(request, log))
     base = cluster_file(request.cluster).parent
     known = machine_calibration(clusters[0].machine, base)
     split = None if request.split is None else GroupSplit.parse(request.split)

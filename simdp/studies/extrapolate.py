@@ -396,8 +396,7 @@ class Points:
         alone["cluster"] |= {"world_size": 1} | ({"device": device} if device else {})
         alone["workload"] |= {"compute": "roofline", "microbatch": microbatch, "grad_accum": 1}
         alone["workload"].pop("global_batch", None)
-        metrics = _times(checked(alone, self.recording.base))
-        return float(metrics["step_time_s"])
+        return float(_times(checked(alone, self.recording.base))["step_time_s"])
 
     def planned(self) -> list[PlannedPoint]:
         """Every point, in the order of machines, strategies and numbers of GPUs."""

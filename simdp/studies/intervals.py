@@ -687,8 +687,7 @@ def scenario_novelty(scenario: Scenario, known: Sequence[Known]) -> tuple[str, .
     if is_unmeasured(known):
         return ("cluster",)
     if steps := steps_of(known):
-        name = name_of(scenario)
-        new = list(step_novelty(steps, name, cluster.num_nodes, cluster.world_size))
+        new = list(step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size))
         new = as_kind(new, scenario.workload.graph.family, {family_of(model) for model in steps})
     else:  # for the network, tables of collectives count too
         tables = {nodes for each in tables_of(known).values() for nodes in each}

@@ -118,8 +118,7 @@ def _job(point: Scenario, chosen: dict[str, Any], asked: JobRequest) -> JobRuns:
     if point.workload.mode == "inference":
         raise ScenarioError("workload.mode: a job trains, and inference does not; leave mode out.")
     plan = planned(point)
-    outcomes = _ensemble(plan, point, asked)
-    return _summed(point, plan, chosen, outcomes, asked.until, _strip(plan))
+    return _summed(point, plan, chosen, _ensemble(plan, point, asked), asked.until, _strip(plan))
 
 
 def _ensemble(plan: JobPlan, point: Scenario, asked: JobRequest) -> list[Outcome]:
@@ -128,8 +127,7 @@ def _ensemble(plan: JobPlan, point: Scenario, asked: JobRequest) -> list[Outcome
     blocks = [(first, min(BLOCK, runs - first)) for first in range(0, runs, BLOCK)]
     keep: ResultCache[Block, list[Outcome]] | None = None
     if asked.store is not None:
-        name = partial(key_of_all, [key_of(point, "job")])
-        keep = ResultCache(asked.store, name, list[Outcome])
+        keep = ResultCache(asked.store, partial(key_of_all, [key_of(point, "job")]), list[Outcome])
     found = list[Outcome]()
     for block in done_in_order(partial(_play, plan), blocks, executor=asked.executor, keep=keep):
         found += block

@@ -168,8 +168,7 @@ def play(asked: PointRequest) -> Plain:
     )
     if heard is not None and (heard.ops or asked.interval == "any"):
         metrics = result.metrics
-        ends = interval_of(asked.point, metrics["step_time_s"], heard, metrics)
-        metrics["interval_s"] = ends
+        metrics["interval_s"] = interval_of(asked.point, metrics["step_time_s"], heard, metrics)
     value = {
         one.name: getattr(result, one.name) for one in fields(result) if one.name not in NOT_KEPT
     }

@@ -292,8 +292,7 @@ def _add_kinds(lines: Mapping[str, str], member: Schema, usual: bool) -> list[st
     """
     kind, *others = lines
     own = {key: inner for key, inner in member["properties"].items() if key != "kind"}
-    forms = [*names_schema(lines), _spelled(lines)]
-    member["properties"] = {"kind": {"anyOf": forms}, **own}
+    member["properties"] = {"kind": {"anyOf": [*names_schema(lines), _spelled(lines)]}, **own}
     keys = [key for key in member.pop("required", []) if key != "kind"]
     if keys and others:  # another name may imply them
         member["if"] = {"properties": {"kind": _spelled([kind])}}

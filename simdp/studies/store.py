@@ -194,8 +194,7 @@ def key_of_all(keys: Sequence[str], *more: object) -> str:
     """Hash the keys of several points and other arguments."""
     import hashlib  # as above
 
-    of = json.dumps([keys, *more], sort_keys=True)
-    return hashlib.sha256(of.encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([keys, *more], sort_keys=True).encode()).hexdigest()[:32]
 
 
 T = TypeVar("T")

@@ -108,8 +108,7 @@ def _summary(found: Diagnosis) -> Section:
         rows.append(Row("expected", "should take", diagnosis_table.expected(found.expected)))
     if found.machine_from is not None:
         named = None if found.source == "reported" else found.machine  # which it names already
-        machine = ", ".join(filter(None, [named, found.machine_from]))
-        rows.append(Row("machine", "machine", machine))
+        rows.append(Row("machine", "machine", ", ".join(filter(None, [named, found.machine_from]))))
     if found.buckets:
         each = ", ".join(f"{one.num_elements:,} {one.dtype}" for one in found.buckets[:12])
         more = f" and {len(found.buckets) - 12} more" if len(found.buckets) > 12 else ""
@@ -138,8 +137,7 @@ def _remedies(found: Diagnosis) -> Iterator[Section]:
     ]
     source = "as it was reported" if found.source == "reported" else "in the replay of these traces"
     note = f"Beside a step of {seconds(now)} {source}." if now else ""
-    heads = ["change", "against", "step", "less"]
-    yield Table("What would help", heads, rows, note=note)
+    yield Table("What would help", ["change", "against", "step", "less"], rows, note=note)
 
 
 def _parts(found: Diagnosis) -> Iterator[Section]:

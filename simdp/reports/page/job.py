@@ -62,8 +62,7 @@ def page(study: JobStudy, command: Sequence[str] = ()) -> Page:
 def _command(study: JobStudy) -> list[str]:
     """Make the command that repeats the runs of the scenario below."""
     until = [] if study.until_s is None else ["--until", f"{study.until_s:.10g} s"]
-    runs = ["--runs", str(study.points[0].runs)]
-    return ["job", f"{study.scenario['name']}.yaml", *runs, *until]
+    return ["job", f"{study.scenario['name']}.yaml", "--runs", str(study.points[0].runs), *until]
 
 
 def _one(study: JobStudy, job: JobRuns) -> Iterator[Section]:

@@ -174,7 +174,7 @@ def front(plan: PlanResult) -> Iterator[Section]:
         ("s", 1.0),
     )
     names = _names(plan, options)
-    others = [one for one in options if one.set != _best_set(plan)]
+    others = [one for one in options if one.set != best]
     named = plan_table.spread(others)
     marks = (
         [ReferenceLine("deadline", plan.limits["deadline"] / size)]

@@ -118,8 +118,7 @@ def _ends(name: str) -> tuple[str, str] | None:
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
     """Order names by the numbers in them: rank 2 before rank 10."""
-    words = name.split()
-    return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in words)
+    return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in name.split())
 
 
 def _table(listed: list[dict[str, Any]], said: str) -> Table:

@@ -261,8 +261,7 @@ def _with_bands(bars: Bars, code: Ints, names: list[str], pixel: float) -> tuple
         if bars.lane[mine[0]] != COMPUTE_LANE:
             first, last = float(bars.start[mine[0]]), float(bars.end[mine].max())
             found.append(Band(int(bars.rank[mine[0]]), int(bars.lane[mine[0]]), first, last, said))
-    columns = zip(*parts, strict=True)
-    return Bars(*(np.concatenate(column) for column in columns)), found
+    return Bars(*(np.concatenate(column) for column in zip(*parts, strict=True))), found
 
 
 def _part(bars: Bars, which: Bools) -> Bars:

@@ -314,5 +314,4 @@ def _name_phases(ax: Axes, result: Result, shown: MemoryCurves, per_second: floa
         left = (start - shown.begin) * per_second
         ax.axvline(left, color=theme.MUTED, linewidth=0.8, linestyle=":")
         at = (start + end) / 2 * per_second - shown.begin * per_second, 0.985
-        place = ("data", "axes fraction")
-        ax.annotate(name, at, xycoords=place, ha="center", va="top", **PALE)
+        ax.annotate(name, at, xycoords=("data", "axes fraction"), ha="center", va="top", **PALE)

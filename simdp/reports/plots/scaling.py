@@ -78,8 +78,7 @@ class ScalingCurve(Plot[Study]):
         curves = [every[i] for i in evenly(len(every), MAX_LINES)]
         sizes = sorted({int(n) for curve in curves for n in curve.world_size})
         left_out = f"; {len(curves)} of {len(every)} lines" if len(curves) < len(every) else ""
-        title = f"Scaling from {sizes[0]} to {sizes[-1]} GPUs{left_out}"
-        entitle(top, title, about(study))
+        entitle(top, f"Scaling from {sizes[0]} to {sizes[-1]} GPUs{left_out}", about(study))
         for ax in axes:
             labels.log2_axis(ax, sizes, _apart(sizes, 24))
             ax.tick_params(labelbottom=True)
@@ -228,8 +227,7 @@ def _draw_curves(
         ax.plot(
             curve.world_size, line, color=color, marker=marker, **theme.line_style(number, covered)
         )
-        name = curve.name or "simulated"
-        ends.append(End(name, curve.world_size[-1], line[-1], color, marker))
+        ends.append(End(curve.name or "simulated", curve.world_size[-1], line[-1], color, marker))
     return ends
 
 

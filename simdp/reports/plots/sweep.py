@@ -275,8 +275,7 @@ class SweepCurve(Plot[Study]):
         left_out = f"; {len(shown)} of {len(names)} lines" if len(shown) < len(names) else ""
         label = labels.key_label(key, study.scenario)
         entitle(top, f"Step time by {lowered(label)}{left_out}", about(study))
-        longest = max(point.metrics["step_time_s"] for point in points)
-        unit, per_second = theme.time_unit(longest)
+        unit, per_second = theme.time_unit(max(point.metrics["step_time_s"] for point in points))
         second = second_of(points)
         ticks = {value: text for text, value in place.items()}
         for ax, read in (

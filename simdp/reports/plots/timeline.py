@@ -171,8 +171,7 @@ def _rows(result: Result, heading: str, num_steps: int, limit: int) -> TimelineR
     inside = window.cut(trace)
     found = groups(inside, n, PIXEL * window.length)
     slow = slow_ranks(result, inside.blocks)
-    chosen = choose(found, list(slow), limit)
-    ranks = [found[number] for number in chosen]
+    ranks = [found[number] for number in choose(found, list(slow), limit)]
     shown = inside.of_ranks([group[0] for group in ranks])
     return TimelineRows(heading, window, shown, ranks, slow, len(found))
 
@@ -198,8 +197,7 @@ class TimelinePlot(Plot[Study]):
         return trace is not None and any(block.step >= 0 for block in trace.blocks)
 
     def num_rows(self, study: Study) -> int:
-        runs = self._runs(study)
-        return round(sum(len(run.ranks) + HEADING * bool(run.heading) for run in runs))
+        return round(sum(len(run.ranks) + HEADING * bool(run.heading) for run in self._runs(study)))
 
     def draw(self, study: Study, *axes: Axes) -> None:
         (ax,) = axes

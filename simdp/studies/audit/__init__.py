@@ -141,8 +141,7 @@ def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
     try:
         return changed(raw, [changes], scenario.base)
     except ScenarioError as error:
-        problems = [f"{file}: --ranks {n}: {line}" for line in error.problems]
-        raise ScenarioError(problems) from None
+        raise ScenarioError([f"{file}: --ranks {n}: {line}" for line in error.problems]) from None
 
 
 def _exists(one: Raw, n: int) -> bool:

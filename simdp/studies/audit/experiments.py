@@ -79,8 +79,7 @@ class Laboratory:
             return self._known[key]
         scenario, found = self.scenario(suspects), None
         if scenario is not None:
-            num_steps = min(self._num_steps, _steps_of(scenario))
-            found = compare(scenario, num_steps)
+            found = compare(scenario, min(self._num_steps, _steps_of(scenario)))
             self._note(suspects, found)
         self._known[key] = found
         return found

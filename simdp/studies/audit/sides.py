@@ -296,8 +296,7 @@ class Sides:
             case "gradient":
                 return side.gradients
             case "update":
-                start = self._start
-                return {name: weight - start[name] for name, weight in side.weights.items()}
+                return {name: weight - self._start[name] for name, weight in side.weights.items()}
         return {name: kept for name, kept in side.buffers.items() if kept.dtype.kind == "f"}
 
 

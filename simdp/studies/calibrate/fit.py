@@ -213,8 +213,7 @@ def _search(
     low = np.array([log(constant.low) for constant in constants])
     high = np.array([log(constant.high) for constant in constants])
     draws = stream(0, "calibrate").normal(size=(num_starts, len(constants)))
-    spread = np.array([constant.spread for constant in constants])
-    starts = typical + 0.7 * spread * draws
+    starts = typical + 0.7 * np.array([constant.spread for constant in constants]) * draws
     starts[0] = first
     best: Any = None
     for start in starts:

@@ -257,8 +257,7 @@ def _rounded(value: float) -> float:
 
 def _fastest(table: _LogTable, wiring: Wiring, inside: bool) -> float:
     """Largest bandwidth of a device, or of a node, with the simplest algorithm [bytes/s]."""
-    making = next(iter(WAYS[table.collective].values()))
-    way = making(wiring)
+    way = next(iter(WAYS[table.collective].values()))(wiring)
     assert way is not None, "rings and sends serve every wiring"
     sent = way.intra_sent if inside else way.inter_sent
     return max(sent * row.nbytes / row.seconds for row in table.log.rows)

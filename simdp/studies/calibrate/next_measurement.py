@@ -164,8 +164,7 @@ def best(candidates: Sequence[Candidate], covariance: Floats, goal: Floats) -> l
         groups.setdefault((each.proposal.kind, len(each.slopes), each.noise), []).append(each)
     found: dict[str, list[Proposal]] = {}
     for (kind, _, noise), some in groups.items():
-        slopes = np.stack([each.slopes for each in some])
-        left = variance_left(covariance, goal, slopes, noise)
+        left = variance_left(covariance, goal, np.stack([each.slopes for each in some]), noise)
         for each, variance in zip(some, left, strict=True):
             if variance < WORTH**2 * before:
                 after = NORMAL_90 * float(np.sqrt(variance))
@@ -199,8 +198,7 @@ class _Study:
         try:
             made = shortened(checked(raw, self.file.parent, self.largest))
         except ScenarioError as error:
-            lines = [f"--for {self.file}: {line}" for line in error.problems]
-            raise ScenarioError(lines) from None
+            raise ScenarioError([f"--for {self.file}: {line}" for line in error.problems]) from None
         self.largest = max(self.largest, made.cluster.world_size)
         return made
 

@@ -543,8 +543,7 @@ def scenarios_from_table(
             left_out[line] = str(error)
     made, used = list[RowsScenario](), set[str]()
     for group in _groups(rows):
-        builder = _GroupedRows(table.path, folder, compute, source)
-        scenario, refused = builder.build(group, used)
+        scenario, refused = _GroupedRows(table.path, folder, compute, source).build(group, used)
         left_out |= refused
         made += [] if scenario is None else [scenario]
     kept = set(chain.from_iterable(one.lines for one in made))

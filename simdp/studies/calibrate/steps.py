@@ -372,8 +372,7 @@ def _solved(step: MeasuredStep, weigh: bool) -> Baseline:
         return baseline
     predicted = _by_roofline(step, known)
     roofline = predicted._replace(seconds=found(predicted.seconds))
-    solved = Estimate(time, hypot(deviation_of(*ends), step.noise))
-    mean = weighted_mean([solved, roofline])
+    mean = weighted_mean([Estimate(time, hypot(deviation_of(*ends), step.noise)), roofline])
     return replace(baseline, by_roofline=roofline.seconds, weighted=mean)
 
 

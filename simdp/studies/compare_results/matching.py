@@ -216,8 +216,7 @@ def given(what: Input) -> ComparedResult:
     path = Path(what)
     file = path / RESULT if (path / RESULT).is_file() else path
     if file.is_file() and _is_result(file):
-        study = _checked(str(file), Study.load(file))
-        return ComparedResult(str(path), study, None, file.parent)
+        return ComparedResult(str(path), _checked(str(file), Study.load(file)), None, file.parent)
     if not path.exists():
         raise ScenarioError(
             f"{path}: there is no such file or folder; give a result.json of simdp, the folder "
@@ -339,8 +338,7 @@ def _values(given: ComparedResult, keys: Sequence[str]) -> list[dict[str, Any]]:
     """Values of some keys at every point, by its resolved scenario."""
     found = []
     for number in range(len(given.results)):
-        point = given.point(number, given.base)
-        found.append({key: value_of(point.raw, key) for key in keys})
+        found.append({key: value_of(given.point(number, given.base).raw, key) for key in keys})
     return found
 
 

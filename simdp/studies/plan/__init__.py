@@ -263,11 +263,9 @@ def _need_of(scenario: Scenario) -> NeedOf:
 
 def _file_settings(raw: Mapping[str, Any], scenario: Scenario) -> LearningSettings:
     """Learning settings of the file's scenario; with DDP where it names no strategy."""
-    n = scenario.cluster.world_size
-    batch = int(scenario.workload.samples_per_step(n))
+    batch = int(scenario.workload.samples_per_step(scenario.cluster.world_size))
     if "strategy" not in raw:
-        plain = STRATEGIES["ddp"].model_validate({})
-        scenario = scenario.model_copy(update={"strategy": plain})
+        scenario = scenario.model_copy(update={"strategy": STRATEGIES["ddp"].model_validate({})})
     return LearningSettings(scenario, batch)
 
 

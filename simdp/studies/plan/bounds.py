@@ -123,8 +123,7 @@ class NetworkCollectives:
         key = collective, nbytes, group, names
         if key not in self._known:
             if names not in self._launchers:
-                planner = Planner(self.cluster)
-                self._launchers[names] = Launcher(self._collectives, planner, groups)
+                self._launchers[names] = Launcher(self._collectives, Planner(self.cluster), groups)
             least = self._launchers[names].told(collective, nbytes, group)
             if least is None:
                 sizes: dict[Group, int] = {one.name: one.ranks.shape[1] for one in groups}
@@ -479,8 +478,7 @@ class StepDemand:
 
     def work(self, prices: Prices) -> Floats:
         """Time of each row, shape `(num_rows, num_points)` [s]."""
-        num_points = prices.beside.shape[1]
-        calls = np.zeros((3 * self._num_calls, num_points))
+        calls = np.zeros((3 * self._num_calls, prices.beside.shape[1]))
         for number, activity in enumerate(("forward", "backward", "tail")):
             each = prices.calls.get(activity)
             if each is not None:
@@ -646,8 +644,7 @@ def demand_of(asked: BoundRequest) -> Read:
     are the bytes with one sample in a micro-batch, and per further sample.
     """
     scenario = build(asked.steps, asked.base)
-    found = lines_of(asked.memory, asked.base)
-    lines = [(float(line), line.per_sample) for line in found]
+    lines = [(float(line), line.per_sample) for line in lines_of(asked.memory, asked.base)]
     least = max((one + more * (asked.microbatch - 1) for one, more in lines), default=0.0)
     is_known = not scenario.program.facts.foreseen and SAFETY * least <= asked.room
     return StepDemand(scenario) if is_known else None, lines
@@ -744,8 +741,7 @@ class Bounds:
                 self.why[number] = Infeasible(said, BATCH_OPTION)
             return
         self.room[number], self._steps[number] = place.memory, need.mean / batch
-        known = place.rates[:5]
-        self._rates[number] = [inf if one is None else one for one in known]
+        self._rates[number] = [inf if one is None else one for one in place.rates[:5]]
         overheads = place.scenario.cluster.overheads
         is_hybrid = recipe.scenario.strategy.groups_follow_nodes
         self._shrinks[number] = recipe.scenario.recovery is not None

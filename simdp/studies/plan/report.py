@@ -206,8 +206,7 @@ class PlanReport:
     def completed(self, one: SearchedPoint, why: str) -> Option:
         """Complete an option with its interval, probabilities and reason."""
         option, player, limits = one.option, self._player, self._asked.limits
-        misses = self._search.misses(one.number, option)
-        found = replace(option, why=why, misses=misses)
+        found = replace(option, why=why, misses=self._search.misses(one.number, option))
         luck = player.simulated[one.number].luck
         by_luck = chance(option, limits, luck)
         if one.number not in player.intervals:

@@ -497,8 +497,7 @@ def _times(step: StepWork, micros: Sequence[Ints]) -> BusyTimes:
             own = column[mine].sum()
             factor = column[all_of_it].sum() / len(micros) / own if own else 1.0
             column[mine] = column[mine] * factor
-    products = busy * np.array([is_product(name) for name in step.names])
-    return BusyTimes(busy, idle, products)
+    return BusyTimes(busy, idle, busy * np.array([is_product(name) for name in step.names]))
 
 
 def _named_layers(

@@ -176,8 +176,7 @@ def fitted(sent: Sequence[StepCollective]) -> RankLinks | None:
     rows = [row for one in sent if (row := _row(one)) is not None]
     if not rows:
         return None
-    table = np.array(rows)
-    hops, nbytes, seconds, sizes = table.T
+    hops, nbytes, seconds, sizes = np.array(rows).T
     scaled = np.stack([hops / seconds, nbytes / seconds], axis=1)
     alpha, beta = _not_negative(scaled)
     error = float(np.abs(product(scaled, [alpha, beta]) - 1).mean())

@@ -253,8 +253,7 @@ def _slowdowns(trace: RankTrace, charges: ClusterCharges) -> Floats:
         if seconds > 0
     }
     full = max(rates.values(), default=0.0)
-    each = [rule.slowdown(charges.device, rates.get(call, 0.0), full) for call in calls]
-    return np.array(each)
+    return np.array([rule.slowdown(charges.device, rates.get(call, 0.0), full) for call in calls])
 
 
 def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> StepWork:

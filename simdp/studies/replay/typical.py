@@ -60,8 +60,7 @@ def typical(steps: Mapping[int, Sequence[StepWork]]) -> Typical:
     middle = float(np.median([one.work for one in each.values()]))
     normal = [r for r, one in each.items() if one.work <= (1 + LEAST_SLOW) * middle] or [*each]
     base = float(np.mean([each[rank].work for rank in normal]))
-    leads = [each[rank].lead for rank in each]
-    lead = float(np.median(leads))
+    lead = float(np.median([each[rank].lead for rank in each]))
     all_steps = [one for mine in steps.values() for one in mine]
     step_time = float(np.mean([one.end - one.begin for one in all_steps]))
     slow = {r: one.work / base for r, one in each.items() if one.work > (1 + LEAST_SLOW) * base}
@@ -189,8 +188,7 @@ def critical(
         busy[at], idle[at] = busy[at] * factor, idle[at] * factor
     step = replace(found.step, busy=busy, idle=idle)
     stalled = float(np.mean([one.stalled for one in steps[first]]))
-    chosen = replace(found, step=step, slow={}, lead=leads[first], stalled=stalled)
-    return Critical(chosen, ranks)
+    return Critical(replace(found, step=step, slow={}, lead=leads[first], stalled=stalled), ranks)
 
 
 def _by_phase(step: StepWork) -> Floats:

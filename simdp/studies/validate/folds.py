@@ -338,8 +338,7 @@ def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
     found = fit(predict, measured, constants, restraints=restraints(constants, base))
     fitted = dict[str, list[int]]()
     for item in tables:
-        nodes = fitted.setdefault(item.table.collective, [])
-        nodes.append(item.made.cluster.num_nodes)
+        fitted.setdefault(item.table.collective, []).append(item.made.cluster.num_nodes)
     named = tuple(
         Constant(f"{COST}{one.key}", one.dimension, one.typical, one.low, one.high, one.spread)
         for one in found.constants

@@ -63,8 +63,7 @@ def ring_step_time(point: Scenario, compute: float) -> float:
 def ring_exchange_time(nbytes: float, wiring: Wiring) -> float:
     """Time of the gradients' ring all-reduce in `ring_step_time`: ``2 (n - 1) / n S / B`` [s]."""
     n = wiring.world_size
-    bandwidth = min(wiring.intra_bandwidth, wiring.inter_bandwidth)
-    return 2 * (n - 1) / n * nbytes / bandwidth
+    return 2 * (n - 1) / n * nbytes / min(wiring.intra_bandwidth, wiring.inter_bandwidth)
 
 
 def ring_collective_time(collective: str, nbytes: float, wiring: Wiring) -> float:
@@ -104,8 +103,7 @@ def add_linear(points: Sequence[StepComparison], work: Sequence[str]) -> list[St
         start = start or _below(point, groups[point.cluster, f"scenario {point.scenario}"])
         if start is not None:
             per_rank = start.samples / start.measured / start.world_size
-            time = point.samples / (per_rank * point.world_size)
-            point = replace(point, linear=time)
+            point = replace(point, linear=point.samples / (per_rank * point.world_size))
         found.append(point)
     return found
 

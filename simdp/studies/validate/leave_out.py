@@ -322,8 +322,7 @@ def _constant(key: str, intake: PointConstants, tables: Refitted | None) -> Cons
     low, high = value / reach, value * reach
     for _, calibration, _ in intake.prior:
         if key in calibration.intervals:
-            ends = [read(key, end)[0] for end in calibration.intervals[key]]
-            spread = deviation_of(*ends)
+            spread = deviation_of(*(read(key, end)[0] for end in calibration.intervals[key]))
             low, high = value / exp(6 * spread), value * exp(6 * spread)
     return Constant(key, dimension, value, low, high if dimension else min(high, MOST), spread)
 
@@ -402,8 +401,7 @@ def leave_out(
     workers = workers or worthwhile(len(jobs), runs)
     keep = None if store is None else ResultCache[FoldJob, Rows](store, _keys(items), Rows)
     with executor_for(workers, scheduler) as executor:
-        sorted_jobs = [jobs[i] for i in heaviest]
-        results = done_in_order(predict, sorted_jobs, executor=executor, keep=keep)
+        results = done_in_order(predict, [jobs[i] for i in heaviest], executor=executor, keep=keep)
         failed = dict[int, list[NotCompared]]()
         for place, (some_steps, some_tables, failed[place]) in zip(heaviest, results, strict=True):
             left_out = jobs[place].fold.left_out
@@ -514,7 +512,7 @@ class _FoldFit:
         if job.by is None:
             return
         self.tables = _fitted_tables(fold.remaining, job.noise)
-        had_tables = any(_is_timed_table(item) for item in fold.left_out)
+        had_tables = any(fitting_tables([item]) for item in fold.left_out)
         self.knows_cost = job.by != "cluster" and not had_tables
         if any(not item.is_table for item in fold.left_out):
             self.steps = self._fitted_steps()
@@ -586,8 +584,7 @@ class _FoldFit:
             return ("cluster",)
         steps, fitted = dict[str, list[int]](), _fitting(self.job.fold.remaining)
         for item in fitted:
-            nodes = steps.setdefault(name_of(item.made), [])
-            nodes.append(item.made.cluster.num_nodes)
+            steps.setdefault(name_of(item.made), []).append(item.made.cluster.num_nodes)
         cluster = scenario.cluster
         new = step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
         families = {item.made.workload.graph.family for item in fitted}
@@ -650,10 +647,6 @@ def _equal(some: Sequence[Item], others: Sequence[Item]) -> bool:
 def _is_set(key: str, own: Sequence[str]) -> bool:
     """Whether a table sets a key."""
     return any(key == one or key.startswith(f"{one}.") for one in own)
-
-
-def _is_timed_table(item: Item) -> bool:
-    return bool(fitting_tables([item]))
 
 
 def _known(item: Item) -> list[Known]:
