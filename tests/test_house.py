@@ -28,6 +28,7 @@ SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
 FLOORS = [
     {
         "arrays",
+        "groups",
         "phrases",
         "family",
         "spec",

@@ -429,10 +429,7 @@ def _where(result: Result, group_size: int) -> str:
 
 def _slow_ones(result: Result) -> str:
     """Name the stragglers that cause waiting; else "slower ranks"."""
-    found = list[str]()
-    for one in result.lost:
-        if one["ranks"]:
-            found.append(name_of(one))
+    found = [name_of(one) for one in result.lost if one["ranks"]]
     if not found or len(found) < len(result.lost):
         return "slower ranks"
     return " and ".join(dict.fromkeys(found))

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simdp.arrays import Floats
+from simdp.groups import grouped
 from simdp.reports import answers, figures
 from simdp.reports.figures import PARTS, SHORT, WIDTH, Row, nbytes, percent, seconds, span
 from simdp.results.comparison import written
@@ -286,9 +287,7 @@ def slowest(study: Study) -> RenderableType | None:
     )
     for name in ("who", "steps", "beyond"):
         table.add_column(name, justify="right", no_wrap=True)
-    of_nodes: dict[int, list[tuple[int, float]]] = {}
-    for one in result.slowest:
-        of_nodes.setdefault(one["node"], []).append((one["steps"], one["seconds"]))
+    of_nodes = grouped((one["node"], (one["steps"], one["seconds"])) for one in result.slowest)
     rows: list[tuple[str, int, float]] = [
         (f"node {node}", sum(steps for steps, _ in each), sum(beyond for _, beyond in each))
         for node, each in (of_nodes.items() if len(of_nodes) > 1 else ())

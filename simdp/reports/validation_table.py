@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simdp.groups import grouped
 from simdp.reports import validation as words
 from simdp.reports.figures import WIDTH, percent, sentence
 from simdp.reports.plots import fitting
@@ -108,11 +109,8 @@ class _Drawing:
         points: Sequence[P],
         cells: Callable[[P, Sequence[str]], list[str]],
     ) -> None:
-        scenarios: dict[str, list[P]] = {}
-        for point in points:
-            scenarios.setdefault(point.scenario, []).append(point)
         groups = list[RowGroup]()
-        for name, group in scenarios.items():
+        for name, group in grouped((point.scenario, point) for point in points).items():
             keys = words.needless_keys(group)
             groups.append(RowGroup(name, [cells(point, keys) for point in group]))
         self.table(title, columns, groups, OPTIONAL_OF_POINTS)
@@ -126,9 +124,7 @@ class _Drawing:
 
 def _by_first_cell(rows: Iterable[Sequence[str]]) -> list[RowGroup]:
     """Group rows by their first cell, which becomes the line above them."""
-    groups: dict[str, list[Sequence[str]]] = {}
-    for first, *rest in rows:
-        groups.setdefault(first, []).append(rest)
+    groups = grouped((first, rest) for first, *rest in rows)
     return [RowGroup(name, group) for name, group in groups.items()]
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from simdp.errors import ScenarioError
 from simdp.files import read_text
+from simdp.groups import grouped
 
 # Bandwidth ----------------------------------------------------------------------------------------
 
@@ -214,11 +215,9 @@ def nccl_tables(text: str, name: str) -> list[NcclLog]:
     A collective without a name is an all_reduce. Rows that other output breaks are ignored.
     ``name`` is the file. Raises a ScenarioError for tables of different ranks.
     """
-    by_name: dict[str, list[_Table]] = {}
-    for table in _tables(Path(name), text.splitlines(), strict=False):
-        if table.times:
-            named = table.collective or _in_name(Path(name).stem) or "all_reduce"
-            by_name.setdefault(named, []).append(table)
+    unnamed = _in_name(Path(name).stem) or "all_reduce"
+    tables = _tables(Path(name), text.splitlines(), strict=False)
+    by_name = grouped((table.collective or unnamed, table) for table in tables if table.times)
     return [_joined(Path(name), found, each) for each, found in sorted(by_name.items())]
 
 

@@ -211,14 +211,14 @@ class Diagnosis(Inline):
     # ``"kineto"``, ``"simdp"``, ``"flight_record"``, ``"ddp_logging"``, ``"log"``; ``"reported"``
     # without a trace
     source: str
-    step_time_s: float | None  # None where the traces have no steps
+    step_time_s: float | None = None  # None where the traces have no steps
     # compute_s, exposed_comm_s, hidden_comm_s, idle_s: times of devices; of the whole trace without
     # steps
-    compute_s: float | None
-    exposed_comm_s: float | None
-    hidden_comm_s: float | None
-    idle_s: float | None
-    num_ranks: int  # ranks with a trace
+    compute_s: float | None = None
+    exposed_comm_s: float | None = None
+    hidden_comm_s: float | None = None
+    idle_s: float | None = None
+    num_ranks: int = 0  # ranks with a trace
     buckets: tuple[BucketRow, ...] = ()  # of gradients, in launch order
     verdict: tuple[Finding, ...] = ()  # the main cause first
     world_size: int | None = None

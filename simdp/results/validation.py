@@ -10,6 +10,7 @@ from math import comb, exp, lgamma, log, log1p
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
+from simdp.groups import grouped
 from simdp.results.result import Inline
 
 # Validation ---------------------------------------------------------------------------------------
@@ -316,9 +317,7 @@ class Validation(Inline):
 
     def tables(self) -> list[tuple[CollectiveComparison, ...]]:
         """Return rows table by table."""
-        found: dict[tuple[str, int], list[CollectiveComparison]] = {}
-        for row in self.rows:
-            found.setdefault((row.scenario, row.table), []).append(row)
+        found = grouped(((row.scenario, row.table), row) for row in self.rows)
         return [tuple(rows) for rows in found.values()]
 
     def step_summaries(self) -> list[ErrorSummary]:
@@ -335,9 +334,7 @@ class Validation(Inline):
 
     def scenario_summaries(self, cluster: str) -> list[ErrorSummary]:
         """Return errors of the steps on one cluster, scenario by scenario."""
-        groups: dict[str, list[StepComparison]] = {}
-        for point in self.of(cluster).points:
-            groups.setdefault(point.scenario, []).append(point)
+        groups = grouped((point.scenario, point) for point in self.of(cluster).points)
         return [summary(name, group, self.noise[cluster]) for name, group in groups.items()]
 
     def collective_summaries(self) -> list[ErrorSummary]:

@@ -277,9 +277,10 @@ def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
 
 def _check_grid(over: dict[str, list[Any]]) -> None:
     """Raise if there is nothing to compare, or a value is not a strategy."""
-    found = []
-    for line in sweep_problems({"sweep": over}):
-        found.append("--over " + line.removeprefix("sweep.").removeprefix("sweep: "))
+    found = [
+        "--over " + line.removeprefix("sweep.").removeprefix("sweep: ")
+        for line in sweep_problems({"sweep": over})
+    ]
     if not found and math.prod(map(len, over.values())) < 2:
         said = " ".join(f"{key}={values[0]}" for key, values in over.items())
         found.append(

@@ -13,6 +13,7 @@ from simdp.engine.compute.call_times import compute_parts
 from simdp.engine.outcome import peak_flops
 from simdp.engine.simulate import simulate, trace_of_run
 from simdp.errors import ScenarioError
+from simdp.groups import grouped
 from simdp.results.comparison import best_of, said_of
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import FailedPoint, Result, Study
@@ -178,11 +179,8 @@ def _compare(scenario: Scenario, results: list[Result]) -> None:
     """Fill in the scaling efficiency, among points that differ in the world size only."""
     if "cluster.world_size" not in scenario.sweep:
         return
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        rest = {k: v for k, v in result.set.items() if k != "cluster.world_size"}
-        groups.setdefault(repr(rest), []).append(result)
-    for group in groups.values():
+    rests = [{k: v for k, v in one.set.items() if k != "cluster.world_size"} for one in results]
+    for group in grouped(zip(map(repr, rests), results, strict=True)).values():
         values = scaling_efficiency([(result.world_size, result.metrics) for result in group])
         for result, value in zip(group, values, strict=True):
             result.metrics["scaling_efficiency"] = value

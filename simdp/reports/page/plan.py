@@ -174,6 +174,7 @@ def front(plan: PlanResult) -> Iterator[Section]:
         ("s", 1.0),
     )
     names = _names(plan, options)
+    best = plan.best[0].set if plan.best else None
     others = [one for one in options if one.set != best]
     named = plan_table.spread(others)
     marks = (
@@ -231,10 +232,6 @@ def _value(key: str, value: object) -> str:
     if key in PLAIN_KEYS or key == "cluster.machine":
         return written(value)
     return f"{short_key(key)} {written(value)}"
-
-
-def _best_set(plan: PlanResult) -> object:
-    return plan.best[0].set if plan.best else None
 
 
 def _series(

@@ -11,6 +11,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
+from simdp.groups import grouped
 from simdp.reports import theme
 from simdp.reports.captions import about_point
 from simdp.reports.plots.labels import PALE, Plot, entitle, legend_above, note, patch
@@ -143,10 +144,8 @@ def _peaks(result: Result) -> tuple[list[list[int]], Floats]:
 
 def _groups(result: Result) -> list[list[int]]:
     """Group ranks with equal peaks, by their first ranks."""
-    found: dict[int, list[int]] = {}
-    for rank, peak in enumerate(result.metrics["peak_memory_bytes"]):
-        found.setdefault(peak, []).append(rank)
-    return list(found.values())
+    peaks = enumerate(result.metrics["peak_memory_bytes"])
+    return list(grouped((peak, rank) for rank, peak in peaks).values())
 
 
 PHASES = ("forward", "backward", "update")  # activities that are named above the areas

@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from simdp.arrays import Floats, Ints
 from simdp.errors import UnitError
+from simdp.groups import grouped
 from simdp.reports import theme
 from simdp.reports.captions import about, about_scenario
 from simdp.reports.plots import labels
@@ -375,9 +376,7 @@ def place_at(point: Result, key: str, place: dict[str, float]) -> float:
 
 def curves_of(points: list[Result], key: str, place: dict[str, float]) -> dict[str, list[Result]]:
     """Group points into curves that differ in the key only, by its value."""
-    curves: dict[str, list[Result]] = {}
-    for point, name in zip(points, point_names(points, leave_out=key), strict=True):
-        curves.setdefault(name, []).append(point)
+    curves = grouped(zip(point_names(points, leave_out=key), points, strict=True))
     return {
         name: sorted(here, key=lambda point: place_at(point, key, place))
         for name, here in curves.items()

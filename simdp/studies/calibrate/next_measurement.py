@@ -16,6 +16,7 @@ from simdp.arrays import Floats, product
 from simdp.collectives.costs import Wiring
 from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import ScenarioError
+from simdp.groups import grouped
 from simdp.results.calibration import NextPoint, Proposal, WantedStep
 from simdp.scenario import Scenario, checked
 from simdp.scenario.overrides import as_written
@@ -159,9 +160,7 @@ def best(candidates: Sequence[Candidate], covariance: Floats, goal: Floats) -> l
     ``covariance`` and ``goal`` are as for `variance_left`.
     """
     before = float(np.sum(product(goal, covariance) * goal))
-    groups: dict[tuple[str, int, float], list[Candidate]] = {}
-    for each in candidates:
-        groups.setdefault((each.proposal.kind, len(each.slopes), each.noise), []).append(each)
+    groups = grouped(((c.proposal.kind, len(c.slopes), c.noise), c) for c in candidates)
     found: dict[str, list[Proposal]] = {}
     for (kind, _, noise), some in groups.items():
         left = variance_left(covariance, goal, np.stack([each.slopes for each in some]), noise)

@@ -26,6 +26,7 @@ from simdp.cluster.hardware import (
 )
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.files import format_yaml, parse_yaml, read_text
+from simdp.groups import grouped
 from simdp.results.calibration import LeftOutRow, RowsScenario, TableScenarios
 from simdp.scenario import checked
 from simdp.scenario.overrides import move_paths, set_key
@@ -694,9 +695,7 @@ class _GroupedRows:
         is_whole: bool,
     ) -> Raw:
         """The key ``measured`` of a group; rows of equal size become their mean."""
-        sizes: dict[tuple[int, int, int], list[MeasuredRow]] = {}
-        for row in rows:
-            sizes.setdefault(row.size, []).append(row)
+        sizes = grouped((row.size, row) for row in rows)
         varies = [len({row.size[n] for row in rows}) > 1 for n in range(3)]
         noise, points = max(row.noise for row in rows), list[Raw]()
         for (gpus, microbatch, accum), equal in sorted(sizes.items()):

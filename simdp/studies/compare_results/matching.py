@@ -336,10 +336,8 @@ def _key(values: dict[str, Any]) -> str:
 
 def _values(given: ComparedResult, keys: Sequence[str]) -> list[dict[str, Any]]:
     """Values of some keys at every point, by its resolved scenario."""
-    found = []
-    for number in range(len(given.results)):
-        found.append({key: value_of(given.point(number, given.base).raw, key) for key in keys})
-    return found
+    points = [given.point(number, given.base) for number in range(len(given.results))]
+    return [{key: value_of(point.raw, key) for key in keys} for point in points]
 
 
 def value_of(raw: Raw, key: str) -> Any:

@@ -142,7 +142,6 @@ def diagnose_logging(logged: DdpLogging) -> Diagnosis:
         compute_s=compute,
         exposed_comm_s=exposed,
         hidden_comm_s=hidden,
-        idle_s=None,
         num_ranks=1,
         buckets=buckets,
         verdict=_verdict(step, compute, exposed),

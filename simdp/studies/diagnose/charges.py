@@ -38,6 +38,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simdp.arrays import Bools, Floats
+from simdp.groups import grouped
 from simdp.studies.diagnose.expected import CollectiveSize, ExpectedTime
 from simdp.studies.diagnose.host import (
     KernelUses,
@@ -330,9 +331,7 @@ def untraced_waits(
         and size.nbytes >= LARGE
         and not (calls[place].match >= 0 and collectives[calls[place].match].is_complete)
     ]
-    lasted = dict[CollectiveSize, list[float]]()
-    for place in alone:
-        lasted.setdefault(sizes[place], []).append(calls[place].end - calls[place].start)
+    lasted = grouped((sizes[place], calls[place].end - calls[place].start) for place in alone)
     if len(lasted) < 2:
         return list(calls)
     factor = max(1.0, min(min(times) / expected[size].usual for size, times in lasted.items()))

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.errors import ScenarioError
+from simdp.groups import grouped
 from simdp.results.diagnosis import Diagnosis, Finding, MatchRow
 from simdp.traces import FlightEntry, FlightRecord, TraceGroup
 from simdp.traces.matching import MatchedCollective, MatchedTraces, matchable
@@ -115,9 +116,7 @@ def _odd(seen: Mapping[int, object]) -> tuple[int, ...]:
 
 def _differ(seen: Mapping[int, object]) -> str:
     """``rank 3: 128, the others: 256``."""
-    by_value = dict[object, list[int]]()
-    for rank, value in seen.items():
-        by_value.setdefault(value, []).append(rank)
+    by_value = grouped((value, rank) for rank, value in seen.items())
     ordered = sorted(by_value.items(), key=lambda item: (len(item[1]), item[1]))
     return "; ".join(f"{ranks_in_words(ranks)}: {_plain(value)}" for value, ranks in ordered)
 
@@ -199,11 +198,6 @@ def diagnose_flight(records: Sequence[FlightRecord]) -> Diagnosis:
         )
     return Diagnosis(
         source="flight_record",
-        step_time_s=None,
-        compute_s=None,
-        exposed_comm_s=None,
-        hidden_comm_s=None,
-        idle_s=None,
         num_ranks=len(ranked),
         verdict=_verdict(rows),
         world_size=world,

@@ -100,14 +100,11 @@ def plan(
         scenario = checked(_with_first_choices(raw, asked.choices), file.parent)
         refuse(scenario, asked)
     except ScenarioError as error:
-        raise ScenarioError([_with_file(file, line) for line in error.problems]) from None
+        lines = [one if one.startswith("--") else f"{file}: {one}" for one in error.problems]
+        raise ScenarioError(lines) from None
     space = Space(raw, file.parent, *_choices(scenario, raw, asked))
     with executor or executor_for(1) as at_work:
         return _searched(asked, scenario, _file_settings(raw, scenario), space, at_work, store, say)
-
-
-def _with_file(file: Path, line: str) -> str:
-    return line if line.startswith("--") else f"{file}: {line}"
 
 
 def _timing_only(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:

@@ -495,10 +495,10 @@ class Player:
         each = [self._standing_for(self.bounds.points[number]) for number in numbers]
         flat = [scenario for one in each for scenario in one.scenarios]
         found = iter(simulate_all(flat, executor=self._executor, store=self._store))
-        options: list[Option | None] = []
-        for number, one in zip(numbers, each, strict=True):
-            options.append(self._option(number, one, [next(found) for _ in one.scenarios]))
-        return options
+        return [
+            self._option(number, one, [next(found) for _ in one.scenarios])
+            for number, one in zip(numbers, each, strict=True)
+        ]
 
     def find_intervals(self, numbers: Sequence[int]) -> None:
         """Compute the missing intervals of simulated points."""

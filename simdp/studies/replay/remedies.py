@@ -135,7 +135,7 @@ def _accumulate(found: Replayed) -> Iterator[ScenarioChange]:
     for factor in FACTORS:
         yield ScenarioChange(
             f"gradients accumulated over {now * factor} micro-batches "
-            f"(time of {_batches(now)}, as a step has now)",
+            f"(time of {'one' if now == 1 else now}, as a step has now)",
             {"workload.grad_accum": now * factor},
             factor,
         )
@@ -200,10 +200,6 @@ def _link(found: Replayed) -> Iterator[ScenarioChange]:
         faster = format_quantity(FASTER_LINK * bandwidth, "bandwidth")
         where = "between nodes" if "inter_node" in key else "between ranks"
         yield ScenarioChange(f"links {where} {FASTER_LINK} times as fast", {key: faster})
-
-
-def _batches(number: int) -> str:
-    return "one" if number == 1 else str(number)
 
 
 Kind = Callable[[Replayed], Iterator[ScenarioChange]]

@@ -14,6 +14,7 @@ from simdp.arrays import Floats
 from simdp.cluster.hardware import Calibration, read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
+from simdp.groups import grouped
 from simdp.reports.captions import model_name
 from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredCollective, MeasuredPoint, MeasuredScenario
@@ -117,10 +118,8 @@ def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
     A fold is a model, a kind of model, a precision, a number of nodes, all numbers of nodes above
     `MANY`, or a collective of one cluster that has others; or a whole cluster.
     """
-    groups: dict[str, list[Item]] = {}
     where = site_of if by == "cluster" else lambda item: item.machine
-    for item in items:
-        groups.setdefault(where(item), []).append(item)
+    groups = grouped((where(item), item) for item in items)
     found = [fold for name, group in groups.items() for fold in _folds(name, group, by)]
     if not found:
         raise ScenarioError(_why_no_folds(groups, by))
@@ -130,11 +129,7 @@ def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
 def _folds(name: str, group: list[Item], by: By) -> list[FoldData]:
     if by == "cluster":
         return [FoldData(name, group, [])]
-    parts: dict[Any, list[Item]] = {}
-    for item in group:
-        what = UNITS[by](item)
-        if what is not None:
-            parts.setdefault(what, []).append(item)
+    parts = grouped((what, item) for item in group if (what := UNITS[by](item)) is not None)
     if len(parts) < 2:
         return []
     if by == "scale":
@@ -336,9 +331,7 @@ def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
 
     measured = np.array([seconds for part in parts for seconds in part.measured])
     found = fit(predict, measured, constants, restraints=restraints(constants, base))
-    fitted = dict[str, list[int]]()
-    for item in tables:
-        fitted.setdefault(item.table.collective, []).append(item.made.cluster.num_nodes)
+    fitted = grouped((item.table.collective, item.made.cluster.num_nodes) for item in tables)
     named = tuple(
         Constant(f"{COST}{one.key}", one.dimension, one.typical, one.low, one.high, one.spread)
         for one in found.constants

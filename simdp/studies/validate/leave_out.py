@@ -15,6 +15,7 @@ from simdp.arrays import Bools, Floats
 from simdp.cluster.hardware import read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
+from simdp.groups import grouped
 from simdp.results.validation import (
     CollectiveComparison,
     HeldOutPoint,
@@ -582,9 +583,8 @@ class _FoldFit:
         """List the properties of a step that no remaining step has."""
         if self.job.by == "cluster":
             return ("cluster",)
-        steps, fitted = dict[str, list[int]](), _fitting(self.job.fold.remaining)
-        for item in fitted:
-            steps.setdefault(name_of(item.made), []).append(item.made.cluster.num_nodes)
+        fitted = _fitting(self.job.fold.remaining)
+        steps = grouped((name_of(item.made), item.made.cluster.num_nodes) for item in fitted)
         cluster = scenario.cluster
         new = step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
         families = {item.made.workload.graph.family for item in fitted}

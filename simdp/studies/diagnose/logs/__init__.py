@@ -89,10 +89,6 @@ def diagnose_logs(
     return Diagnosis(
         source="log",
         step_time_s=steps[-1] if len(steps) == 1 else None,
-        compute_s=None,
-        exposed_comm_s=None,
-        hidden_comm_s=None,
-        idle_s=None,
         num_ranks=len(ranks),
         world_size=world,
         verdict=tuple(verdict),

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from simdp.groups import grouped
 from simdp.reports.figures import seconds
 from simdp.results.diagnosis import Cause, Confidence, Finding, TextCause
 from simdp.studies.diagnose.logs.sizes import KnownModels, in_words
@@ -195,9 +196,7 @@ def _difference(calls: Sequence[WaitingCall]) -> tuple[list[int], str] | None:
             most, times = Counter(seen.values()).most_common(1)[0]
             odd = sorted(rank for rank, value in seen.items() if value != most)
             odd = odd if times * 2 > len(seen) else sorted(seen)
-            by_value = dict[str, list[int]]()
-            for rank, value in sorted(seen.items()):
-                by_value.setdefault(value, []).append(rank)
+            by_value = grouped((value, rank) for rank, value in sorted(seen.items()))
             words = [f"{ranks_in_words(ranks)}: {value}" for value, ranks in by_value.items()]
             return odd, "; ".join(words)
     return None
