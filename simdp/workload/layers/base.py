@@ -485,6 +485,29 @@ class Layer(Module):
         return self
 
 
+class KeepsInput(Layer):
+    """Base of layers whose backward needs their first input."""
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept(inputs=(0,))
+
+
+class KeepsNothing(Layer):
+    """Base of layers whose backward needs no values of forward."""
+
+    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
+        return Kept()
+
+
+class FreeBackward(KeepsNothing):
+    """Base of layers whose inputs' gradients are the output's, or views of it."""
+
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return []
+
+
 Exchange = Generator[Array, Array, T]
 """A generator that yields a rank's part, receives the combination of all parts, and returns."""
 

@@ -20,6 +20,8 @@ from simdp.workload.layers.base import (
     IMAGES,
     Buffer,
     Exchange,
+    KeepsInput,
+    KeepsNothing,
     Kept,
     Kernel,
     Layer,
@@ -69,7 +71,7 @@ class Normalised(NamedTuple):
     inverse: Array
 
 
-class BatchNormSettings(Layer):
+class BatchNormSettings(KeepsInput):
     """Arguments, tensors and costs shared by all batch norms; the channels are axis 1.
 
     Attributes
@@ -128,9 +130,6 @@ class BatchNormSettings(Layer):
         size = float(prod(inputs[0]))
         sums = Kernel(4 * size, 2 * size * itemsize)
         return [sums] + [Kernel(5 * size, 3 * size * itemsize)] * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
 
     def evaluated(self) -> Layer:
         return EvaluatedBatchNorm(**self.model_dump(exclude={"kind"}))
@@ -404,7 +403,7 @@ class InstanceNorm3d(InstanceNorm):
     axes: ClassVar[int] = 3
 
 
-class FrozenBatchNorm2d(Layer):
+class FrozenBatchNorm2d(KeepsNothing):
     """``(x - running_mean) weight / sqrt(running_var + eps) + bias``; all four are buffers."""
 
     kind: Literal["frozen_batch_norm2d"] = "frozen_batch_norm2d"
@@ -446,9 +445,6 @@ class FrozenBatchNorm2d(Layer):
     ) -> list[Kernel]:
         size = float(prod(inputs[0]))
         return [Kernel(size, 2 * size * itemsize)] * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
 
 class SyncBatchNorm(BatchNormSettings, Synchronised):

@@ -27,9 +27,9 @@ from simdp.spec import Bool, Int, problem
 from simdp.workload.layers.base import (
     Buffer,
     Extents,
-    Kept,
+    KeepsInput,
+    KeepsNothing,
     Kernel,
-    Layer,
     Margin1,
     Margin3,
     Padding1,
@@ -316,7 +316,7 @@ BUNDLE_CHANNELS = 32
 """Channels from which BLAS products are fast."""
 
 
-class AnyConvolution(Layer):
+class AnyConvolution(KeepsInput):
     """Base of convolutions and transposed convolutions: weights, costs."""
 
     in_channels: Int = Field(ge=1, le=10**8)
@@ -358,9 +358,6 @@ class AnyConvolution(Layer):
         out = float(prod(self.output_shape(*inputs)))
         bias = Kernel(out, out * itemsize, self.out_channels * itemsize)
         return [work] * needs[0] + [work] + [bias] * self.bias
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
 
 
 class Convolution(AnyConvolution):
@@ -639,7 +636,7 @@ class ConvTranspose3d(TransposedConvolution):
     dilation: Size3 = (1, 1, 1)
 
 
-class FrozenConv2d(Layer):
+class FrozenConv2d(KeepsNothing):
     """Convolution with loaded weights, which are buffers without gradients.
 
     Without a file of weights, each output is the mean over its window.
@@ -680,6 +677,3 @@ class FrozenConv2d(Layer):
     ) -> list[Kernel]:
         """Only the input's gradient, the first kernel of a convolution's backward."""
         return self.conv.backward_cost(inputs, itemsize, needs)[: sum(needs)]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()

@@ -13,7 +13,9 @@ from pydantic import Field, model_validator
 from simdp.arrays import Array, Ints
 from simdp.spec import Int
 from simdp.workload.layers.base import (
-    Kept,
+    FreeBackward,
+    KeepsInput,
+    KeepsNothing,
     Kernel,
     Layer,
     Parameter,
@@ -61,7 +63,7 @@ TOKEN_NBYTES = 8
 """Tokens are int64."""
 
 
-class Embedding(EmbeddingTable):
+class Embedding(KeepsInput, EmbeddingTable):
     """Rows of a weight of shape ``(num_embeddings, embedding_dim)``, looked up by token.
 
     Attributes
@@ -111,9 +113,6 @@ class Embedding(EmbeddingTable):
         added = Kernel(tokens * width, tokens * (3 * width * itemsize + TOKEN_NBYTES))
         return [self.clearing(itemsize), added]
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
-
 
 def sums_by_token(tokens: Ints, rows: Array) -> tuple[Ints, Array]:
     """The distinct tokens, ascending, and the sum of the rows of each, in their order.
@@ -133,7 +132,7 @@ def sums_by_token(tokens: Ints, rows: Array) -> tuple[Ints, Array]:
     return ordered[begins], which @ rows
 
 
-class PositionEmbedding(EmbeddingTable):
+class PositionEmbedding(KeepsNothing, EmbeddingTable):
     """``y = x + weight[0 ... length - 1]``: an Embedding of positions, as in BERT and GPT-2."""
 
     kind: Literal["position_embedding"] = "position_embedding"
@@ -172,11 +171,8 @@ class PositionEmbedding(EmbeddingTable):
         summed = Kernel(size / itemsize, float(size), float(size))
         return [summed, self.clearing(itemsize), Kernel(0, 0, 3.0 * size)]
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
-
-class PositionalEncoding(Layer):
+class PositionalEncoding(FreeBackward):
     """Adds ``sin(t / 10000^(2 i / d))`` to column 2 i and the cosine to column 2 i + 1.
 
     Vaswani et al., "Attention is all you need", NIPS 2017, section 3.5.
@@ -208,14 +204,6 @@ class PositionalEncoding(Layer):
         size = float(prod(inputs[0]))
         return [Kernel(size, 2 * size * itemsize, size * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return []
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
-
 
 @lru_cache(maxsize=16)  # enough for one step; 1,024 tokens of width 1,024 take 4 MB
 def waves(length: int, d_model: int, dtype: str) -> Array:
@@ -230,7 +218,7 @@ def waves(length: int, d_model: int, dtype: str) -> Array:
     return encoding
 
 
-class TokenTypeEmbedding(EmbeddingTable):
+class TokenTypeEmbedding(KeepsNothing, EmbeddingTable):
     """``y = x + weight[0]``: an Embedding of token types that are all 0, the default."""
 
     kind: Literal["token_type_embedding"] = "token_type_embedding"
@@ -264,11 +252,8 @@ class TokenTypeEmbedding(EmbeddingTable):
         size = float(prod(inputs[0]))
         return [self.clearing(itemsize), Kernel(size, 3 * size * itemsize)]
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
-
-class ViTEmbeddings(Layer):
+class ViTEmbeddings(KeepsNothing):
     """``[cls_token, patches row by row] + position_embeddings``, of a map of patches.
 
     Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021 (arXiv 2010.11929), equation 1;
@@ -347,6 +332,3 @@ class ViTEmbeddings(Layer):
             Kernel(d, d * itemsize, d * itemsize),
             *[copied] * needs[0],
         ]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()

@@ -14,6 +14,7 @@ from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.activations import Activation, activation, logistic
 from simdp.workload.layers.base import (
     ALIGNMENT,
+    KeepsInput,
     Kept,
     Kernel,
     Layer,
@@ -35,7 +36,7 @@ FEW_ROWS = 128
 """Up to this many rows, (W x^T)^T is up to twice as fast as x W^T; beyond, it is slower."""
 
 
-class Linear(Layer):
+class Linear(KeepsInput):
     """Affine map of the last axis; the weight has shape ``(out_features, in_features)``.
 
     Attributes
@@ -95,9 +96,6 @@ class Linear(Layer):
             inputs[0], self.in_features, self.out_features, self.bias, itemsize, needs[0]
         )
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
-
 
 def affine(x: Array, weight: Array, bias: Array | None) -> Array:
     """``x W^T + b`` over the last axis of x; the weight has shape `(out, in)`."""
@@ -134,7 +132,7 @@ def affine_backward_cost(
     return [*kernels, product] + [product] * need_input_grad
 
 
-class Projection(Layer):
+class Projection(KeepsInput):
     """``y = x W[rows]^T + b[rows]``; the bias starts at 0.
 
     torch packs the weights of queries, keys and values into one parameter. Self-attention uses all
@@ -225,11 +223,8 @@ class Projection(Layer):
             inputs[0], self.in_features, rows, bool(self.bias), itemsize, needs[0]
         )
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
 
-
-class TransposedLinear(Layer):
+class TransposedLinear(KeepsInput):
     """Affine map of the last axis; the weight has shape ``(in_features, out_features)``."""
 
     kind: Literal["transposed_linear"] = "transposed_linear"
@@ -280,9 +275,6 @@ class TransposedLinear(Layer):
         return affine_backward_cost(
             inputs[0], self.in_features, self.out_features, True, itemsize, needs[0]
         )
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
 
 
 SCALE_NBYTES, SMALL_NBYTES = 4, 1
@@ -364,7 +356,7 @@ def split_equation(equation: str) -> tuple[str, str, str]:
     return parts
 
 
-class Einsum(Layer):
+class Einsum(KeepsInput):
     """Product of a batch and a weight of shape ``sizes[weight's indices]``."""
 
     kind: Literal["einsum"] = "einsum"
@@ -425,11 +417,8 @@ class Einsum(Layer):
     ) -> list[Kernel]:
         return [self._product(itemsize)] * (1 + needs[0])
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
 
-
-class PReLU(Layer):
+class PReLU(KeepsInput):
     """Rectified linear unit with a learned slope below 0 (He et al., arXiv 1502.01852).
 
     Attributes
@@ -490,11 +479,8 @@ class PReLU(Layer):
         both = Kernel(4 * size, (3 + needs[0]) * size * itemsize, weight)
         return [both, Kernel(size, size * itemsize, weight)]
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
 
-
-class GLU(Layer):
+class GLU(KeepsInput):
     """Gated linear unit: ``a sigmoid(b)`` with a and b the halves (arXiv 1612.08083).
 
     Attributes
@@ -536,9 +522,6 @@ class GLU(Layer):
     ) -> list[Kernel]:
         out = float(prod(inputs[0])) / 2
         return [Kernel(8 * out, 5 * out * itemsize)] * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
 
 
 class Gate(Layer):

@@ -14,6 +14,8 @@ from simdp.arrays import Array, Ints
 from simdp.spec import Bool, Int, problem
 from simdp.workload.layers.base import (
     Extents,
+    KeepsInput,
+    KeepsNothing,
     Kept,
     Kernel,
     Layer,
@@ -189,7 +191,7 @@ class AdaptiveAvgPool3d(AdaptiveAvgPool):
     output_size: Size3
 
 
-class AvgPool(AveragePool, WindowPool):
+class AvgPool(KeepsInput, AveragePool, WindowPool):
     """Base: mean over windows; the padding is zeros.
 
     Attributes
@@ -218,9 +220,6 @@ class AvgPool(AveragePool, WindowPool):
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
         return self.forward_cost(inputs, itemsize) * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept(inputs=(0,))
 
 
 class AvgPool1d(AvgPool):
@@ -428,7 +427,7 @@ GOLDEN = 0.6180339887498949
 """The fractional parts of its multiples spread evenly over [0, 1)."""
 
 
-class RoIAlign(Layer):
+class RoIAlign(KeepsNothing):
     """``num_rois`` regions of equally many cells, distributed over the maps in turn.
 
     In reality a detector's results place the regions. Here their places are fixed, spread over the
@@ -524,11 +523,8 @@ class RoIAlign(Layer):
         ]
         return cleared + self.forward_cost(inputs, itemsize)[: sum(needs)]
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
-
-class Upsample(Layer):
+class Upsample(KeepsNothing):
     """Upsampling by repeated pixels or bilinear interpolation.
 
     Attributes
@@ -598,9 +594,6 @@ class Upsample(Layer):
         before, out = prod(inputs[0]), float(prod(self.output_shape(*inputs)))
         flops = (8 if self.mode == "bilinear" else 1) * out
         return [Kernel(flops, (before + out) * itemsize)] * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
 
 def _line(old: int, scale: int, align_corners: bool, dtype: np.dtype[Any]) -> Array:

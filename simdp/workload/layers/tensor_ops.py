@@ -15,7 +15,9 @@ from simdp.workload.layers import AnyModule
 from simdp.workload.layers.activations.rectifiers import ReLU
 from simdp.workload.layers.base import (
     ExtentsOf,
+    FreeBackward,
     GraphBuilder,
+    KeepsNothing,
     Kept,
     Kernel,
     Layer,
@@ -31,7 +33,7 @@ from simdp.workload.layers.base import (
 )
 
 
-class Add(Layer):
+class Add(FreeBackward):
     """Elementwise sum of two or more inputs of equal shape."""
 
     is_functional: ClassVar[bool] = True
@@ -63,16 +65,8 @@ class Add(Layer):
         size = float(prod(inputs[0]))
         return [Kernel(size, 3 * size * itemsize)] * (len(inputs) - 1)
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return []
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
-
-
-class Concat(Layer):
+class Concat(FreeBackward):
     """Concatenation of inputs that differ only along one axis: the channels, or the features.
 
     Attributes
@@ -114,28 +108,12 @@ class Concat(Layer):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [Kernel(0.0, 2.0 * sum(map(prod, inputs)) * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return []  # views of the gradient
 
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
-
-
-class View(Layer):
+class View(FreeBackward):
     """Base of layers without costs: their outputs are views of the inputs."""
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return []
-
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return []
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
 
 class Flatten(View):
@@ -222,7 +200,7 @@ Margin = Annotated[Pair, ExtentsOf(2, 0)]
 Padding = Annotated[Pair | str, ExtentsOf(2, 0, "same", "valid")]
 
 
-class OneToken(Layer):
+class OneToken(KeepsNothing):
     """Base: one row of a sequence."""
 
     place: ClassVar[int]
@@ -253,9 +231,6 @@ class OneToken(Layer):
         """Clears the gradient, then writes the row."""
         cleared = Kernel(0.0, float(prod(inputs[0]) * itemsize))
         return [cleared, *self.forward_cost(inputs, itemsize)] * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
 
 class FirstToken(OneToken):
@@ -341,7 +316,7 @@ class Residual(Module):
         return f"{self.name}.{name}" if self.name else name
 
 
-class Scale(Layer):
+class Scale(KeepsNothing):
     """``y = factor x``, such as the sqrt(d_model) of a transformer's embedding."""
 
     kind: Literal["scale"] = "scale"
@@ -366,9 +341,6 @@ class Scale(Layer):
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
     ) -> list[Kernel]:
         return self.forward_cost(inputs, itemsize) * needs[0]
-
-    def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        return Kept()
 
 
 # Dropout ------------------------------------------------------------------------------------------
