@@ -25,9 +25,8 @@ def old_keys(new: str) -> list[str]:
     return [old for (_, old), name in KEYS.items() if name == new]
 
 
-def advise_key(old: str, new: str) -> None:
+def advise_key(parent: str, old: str, new: str) -> None:
     """Warn that a key is old."""
-    parent = next(parent for (parent, key), name in KEYS.items() if (key, name) == (old, new))
     text = f"{parent}.{old} is now {parent}.{new}; the old key will be removed."
     warnings.warn(text, OldKeyWarning, stacklevel=1)
 
@@ -40,7 +39,7 @@ def current_key(key: str, advises: bool = True) -> str:
     if new is None:
         return key
     if advises:
-        advise_key(last, new)
+        advise_key(words[-1], last, new)
     return ".".join([*parents, new])
 
 

@@ -123,19 +123,18 @@ def _with_current_keys(
     data: Mapping[Any, Any], unknown: Sequence[object], known: Sequence[str]
 ) -> tuple[dict[Any, Any], list[InitErrorDetails]]:
     """Give old keys their current names; a key under both names is an error."""
-    from simdp.renamed_keys import advise_key, old_keys
+    from simdp.renamed_keys import KEYS, advise_key
 
     data, errors = dict(data), []
-    for new in known:
-        for old in old_keys(new):
-            if old not in unknown:
-                continue
-            value = data.pop(old)
-            if new in data:
-                message = f"{old} and {new} are the same key; keep {new}."
-                errors.append(InitErrorDetails(type=problem(message), loc=(), input=value))
-                continue
-            advise_key(old, new)
+    for (parent, old), new in KEYS.items():
+        if old not in unknown or new not in known:
+            continue
+        value = data.pop(old)
+        if new in data:
+            message = f"{old} and {new} are the same key; keep {new}."
+            errors.append(InitErrorDetails(type=problem(message), loc=(), input=value))
+        else:
+            advise_key(parent, old, new)
             data[new] = value
     return data, errors
 

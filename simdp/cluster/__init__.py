@@ -297,6 +297,17 @@ class Cluster(Spec):
         """Nodes with ranks."""
         return self.world_size // self.local_size
 
+    def listed(self) -> list[str]:
+        """Return the keys that are given one by one, of each device or node."""
+        inter = self.inter_node
+        values = {
+            "device": self.device,
+            "topology": self.topology,
+            "link": self.link,
+            "inter_node.link": inter.link if inter else None,
+        }
+        return [key for key, value in values.items() if isinstance(value, list)]
+
     def devices(self) -> list[Device]:
         """Return the device of each rank."""
         return self.device if isinstance(self.device, list) else [self.device] * self.world_size

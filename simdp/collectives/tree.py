@@ -94,8 +94,7 @@ class TreeAllReduce(Pipelined, AllReduceAlgorithm):
     kind: Literal["tree"] = "tree"
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        levels = _levels(layout.world_size, root)
-        return level_rounds(levels, num_chunks, up=True, down=True)
+        return level_rounds(_levels(layout.world_size, root), num_chunks, up=True, down=True)
 
 
 class TreeBroadcast(Pipelined, BroadcastAlgorithm):
@@ -104,8 +103,7 @@ class TreeBroadcast(Pipelined, BroadcastAlgorithm):
     kind: Literal["tree"] = "tree"
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        levels = _levels(layout.world_size, root)
-        return level_rounds(levels, num_chunks, up=False, down=True)
+        return level_rounds(_levels(layout.world_size, root), num_chunks, up=False, down=True)
 
 
 class TreeReduce(Pipelined, ReduceAlgorithm):
@@ -114,8 +112,7 @@ class TreeReduce(Pipelined, ReduceAlgorithm):
     kind: Literal["tree"] = "tree"
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        levels = _levels(layout.world_size, root)
-        return level_rounds(levels, num_chunks, up=True, down=False)
+        return level_rounds(_levels(layout.world_size, root), num_chunks, up=True, down=False)
 
 
 class TreeBarrier(Whole, BarrierAlgorithm):
@@ -124,8 +121,7 @@ class TreeBarrier(Whole, BarrierAlgorithm):
     kind: Literal["tree"] = "tree"
 
     def rounds(self, layout: Layout, num_chunks: int, root: int) -> Iterator[Round]:
-        levels = _levels(layout.world_size, root)
-        return level_rounds(levels, num_chunks, up=True, down=True)
+        return level_rounds(_levels(layout.world_size, root), num_chunks, up=True, down=True)
 
 
 # Binomial -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from simdp.engine.compute import times_of
 from simdp.engine.compute.call_times import CallTimes, alike
 from simdp.engine.compute.profile_times import MeasuredTimes, profiled_update
 from simdp.engine.compute.roofline import Roofline, roofline_of
-from simdp.engine.launcher import Launcher, StepRecord
+from simdp.engine.launcher import StepRecord
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Call, Traffic, report
 from simdp.engine.run import Run
@@ -32,7 +32,7 @@ from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
 from simdp.steps import ops
 from simdp.steps.ops import HostCopy
-from simdp.steps.program import CollectiveCall, Program, called_by, flat
+from simdp.steps.program import Program, called_by, flat
 from simdp.units import format_quantity
 from simdp.workload import Workload
 from simdp.workload.compute import FromMeasurements
@@ -465,11 +465,14 @@ def launched(scenario: Scenario) -> LaunchedKernels:
         return LaunchedKernels(kernels=_of_calls(scenario, roofline, None), **common)
     planner = Planner(cluster, seed=scenario.seed)
     run = Run(scenario, Slowdown(cluster, scenario.seed), planner)
+    plans = (run.program.setup, *run.program.plans)
     return LaunchedKernels(
         kernels=_of_calls(scenario, roofline, run.program) | _of_update(run),
         sent=dict(_sent(scenario, run)),
         groups={several.name: several.ranks for several in run.program.groups},
-        host_copies=frozenset(_host_copies(run.program)),
+        host_copies=frozenset(
+            op.name for plan in plans for op in flat(plan) if isinstance(op, HostCopy)
+        ),
         updates_on_host=scenario.strategy.updates_on_host,
         **common,
     )
@@ -537,15 +540,12 @@ def _sent(scenario: Scenario, run: Run) -> Iterator[tuple[tuple[str, float], Col
             else:
                 label = str(getattr(op, "label", ""))
             key = f"{called.collective} {label}", float(called.nbytes)
-            yield key, _carried_out(run.launcher, called, _dtype(scenario, run, op))
-
-
-def _carried_out(launcher: Launcher, called: CollectiveCall, dtype: str) -> CollectiveTraffic:
-    algorithm, protocol = launcher.serving(
-        called.collective, called.nbytes, called.root, called.group
-    )
-    group = called.group if isinstance(called.group, str) else ""
-    return CollectiveTraffic(algorithm, protocol, group, dtype)
+            algorithm, protocol = run.launcher.serving(
+                called.collective, called.nbytes, called.root, called.group
+            )
+            group = called.group if isinstance(called.group, str) else ""
+            dtype = _dtype(scenario, run, op)
+            yield key, CollectiveTraffic(algorithm, protocol, group, dtype)
 
 
 def _dtype(scenario: Scenario, run: Run, op: Any) -> str:
@@ -562,10 +562,3 @@ def _dtype(scenario: Scenario, run: Run, op: Any) -> str:
     itemsize = run.program.facts.weight_itemsize
     fitting = [name for name in known if name and numpy_dtype(name).itemsize == itemsize]
     return fitting[0] if fitting else ""
-
-
-def _host_copies(program: Program) -> Iterator[str]:
-    for plan in (program.setup, *program.plans):
-        for op in flat(plan):
-            if isinstance(op, HostCopy):
-                yield op.name

@@ -238,13 +238,10 @@ def _is_plain(text: str) -> bool:
 def _depth(text: str) -> int:
     """The most brackets that are open at once, those of texts and comments included."""
     depth = deepest = 0
-    for bracket in _BRACKETS.findall(text):
+    for bracket in re.findall(r"[\[\]{}]", text):
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
     return deepest
-
-
-_BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def format_yaml(value: Any) -> str:
@@ -366,12 +363,11 @@ def _refuse_bomb(root: Any, where: str) -> None:
             counts[key] = 1 + sum(count for count, _ in below), depth
     count, depth = counts[id(root)]
     if count > MAX_VALUES:
-        raise ScenarioError([f"{where}: its aliases expand to {_TOO_MANY}"])
+        raise ScenarioError(
+            [f"{where}: its aliases expand to more than {MAX_VALUES} values; write them out."]
+        )
     if depth > MAX_DEPTH:
         raise ScenarioError([f"{where}: {_TOO_DEEP}"])
-
-
-_TOO_MANY = f"more than {MAX_VALUES} values; write them out."
 
 
 def read_json(path: Path) -> Any:
@@ -441,10 +437,6 @@ def read_csv(path: Path, required: Sequence[str], optional: Sequence[str] = ()) 
     return parse_csv(read_text(path, "a table is CSV"), str(path), required, optional)
 
 
-NOT_FIGURES = ("source", "driver_names")
-"""Keys of a catalogue entry that describe the part and do not enter a scenario."""
-
-
 class Catalogue(Mapping[str, Mapping[str, Any]]):
     """A folder of YAML files, one per real part; as a mapping, its parts' figures by name.
 
@@ -489,7 +481,8 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
 
     def figures(self, name: str) -> dict[str, Any]:
         """Read the figures of one part, without their sources and its other names."""
-        return {key: value for key, value in self.read(name).items() if key not in NOT_FIGURES}
+        others = ("source", "driver_names")
+        return {key: value for key, value in self.read(name).items() if key not in others}
 
 
 # Whole --------------------------------------------------------------------------------------------

@@ -138,9 +138,9 @@ def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
             f"recovery.min_nodes: {recovery.min_nodes} is more than the {cluster.num_nodes} nodes "
             "of the cluster; use that or fewer."
         )
-    if (listed := _listed(cluster)) is not None:
+    if listed := cluster.listed():
         found.append(
-            f"recovery.kind: elastic needs equal nodes, but {listed} lists one by one; "
+            f"recovery.kind: elastic needs equal nodes, but cluster.{listed[0]} lists one by one; "
             "give one for all, or use restart or spares."
         )
     if strategy.execution != "synchronous":
@@ -159,18 +159,6 @@ def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
             "write rejoin: at_once."
         )
     return found
-
-
-def _listed(cluster: Cluster) -> str | None:
-    """Return the entries of a cluster that are given per node or per rank."""
-    inter = cluster.inter_node
-    of = {
-        "cluster.device": cluster.device,
-        "cluster.topology": cluster.topology,
-        "cluster.link": cluster.link,
-        "cluster.inter_node.link": inter.link if inter else None,
-    }
-    return next((key for key, value in of.items() if isinstance(value, list)), None)
 
 
 def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
@@ -520,8 +508,7 @@ def _cost_problems(cluster: Cluster, collectives: Collectives, called: Sequence[
     if not collectives.cost.timed:
         return []
     wiring = wiring_of(cluster)
-    names = dict.fromkeys(called)
-    wrong = [collectives.cost_of(name).problem_with(name, wiring) for name in names]
+    wrong = [collectives.cost_of(n).problem_with(n, wiring) for n in dict.fromkeys(called)]
     return [f"collectives.cost: {line}." for line in wrong if line]
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
 from simdp.phrases import problems
 from simdp.results.comparison import said_of
@@ -288,8 +287,7 @@ def unsuited(
     files = _file_problems(scenario.workload, base, doubts)
     if files and scenario.workload.model.unread:  # without its file it has no layers
         doubts.append(("workload", "model"))
-    lines += files + _algorithm_problems(scenario.collectives, base)
-    lines += _hook_problems(scenario.strategy, base)
+    lines += files + _settling_problems(scenario)
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
     largest = cluster.world_size if largest is None else largest
     if sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
@@ -355,8 +353,7 @@ def _whole_job_problems(job: Scenario) -> list[str]:
     """Return all problems of a neighbour with valid keys."""
     cluster, workload, strategy = job.cluster, job.workload, job.strategy
     found = [f"workload.{line}" for line in workload_problems(workload, job.base)]
-    found += _algorithm_problems(job.collectives, job.base)
-    found += _hook_problems(job.strategy, base=job.base)
+    found += _settling_problems(job)
     found += joint_problems(cluster, workload, strategy, lambda *places: True)
     found = found or size_problems(cluster, workload, strategy, job.base, False)
     return found or _job_problems(job, True)
@@ -395,19 +392,12 @@ def _refuse_other_updates(strategy: Strategy, workload: Workload, program: Progr
             )
 
 
-def _hook_problems(strategy: Strategy, base: Path) -> list[str]:
-    """Check the files of strategies."""
-    try:
-        strategy.settled(base)
-    except ScenarioError as error:
-        return [f"strategy.{line}" for line in error.problems]
-    return []
-
-
-def _algorithm_problems(collectives: Collectives, base: Path) -> list[str]:
-    """Check the files of algorithms."""
-    try:
-        collectives.settled(base)
-    except ScenarioError as error:
-        return error.problems
-    return []
+def _settling_problems(scenario: Scenario) -> list[str]:
+    """Check the files of algorithms and strategies."""
+    lines = []
+    for key, lead in (("collectives", ""), ("strategy", "strategy.")):
+        try:
+            getattr(scenario, key).settled(scenario.base)
+        except ScenarioError as error:
+            lines += [f"{lead}{line}" for line in error.problems]
+    return lines

@@ -50,12 +50,10 @@ def may_name(keys: Iterable[str]) -> bool:
 
 def cluster_file(path: Path) -> Path:
     """Return the file of ``--cluster``; machines' names, and unknown ones, stay unchanged."""
-    if is_known(str(path)):
-        return path
-    try:
-        return find(path)
-    except ScenarioError:  # which does not know of machines
-        return path
+    if not is_known(str(path)):
+        with suppress(ScenarioError):  # which does not know of machines
+            return find(path)
+    return path
 
 
 def read_cluster(path: Path, known: Sequence[str]) -> RawMachine:
@@ -189,8 +187,6 @@ chance."""
 WITHOUT_SHARING = ("switch", "rail_optimised", "fat_tree")
 """Networks between nodes in which rings of consecutive nodes share no link."""
 
-Raw = dict[str, Any]
-
 
 def without_data(data: Any) -> Any:
     """Remove the data set requirement of a time-only job; return any other scenario unchanged."""
@@ -214,7 +210,7 @@ class ScenarioParts(NamedTuple):
     numerics: bool  # as in a scenario
     sweep: Collection[str]  # swept keys
     # the scenario as plain data, with its machine's values; None: its collectives are built
-    written: Raw | None
+    written: RawMachine | None
     collectives: Collectives  # as in a scenario
     among_jobs: bool  # whether other jobs share its network
 

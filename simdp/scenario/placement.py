@@ -146,21 +146,12 @@ def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:
             "neighbours: one node holds all ranks, however many they are; add "
             "cluster.devices_per_node, to say how large the neighbours' nodes are."
         ]
-    listed = [
-        key
-        for key, value in (
-            ("device", cluster.device),
-            ("topology", cluster.topology),
-            ("link", cluster.link),
-            ("inter_node.link", cluster.inter_node.link),
-        )
-        if isinstance(value, list)
-    ]
     found = [
         f"cluster.{key}: a list does not cover the neighbours' nodes; give one for all."
-        for key in listed
+        for key in cluster.listed()
     ]
-    for place, size in [("cluster", cluster.world_size), *_named(sizes)]:
+    named = [(f"neighbours.{number}", size) for number, size in enumerate(sizes)]
+    for place, size in [("cluster", cluster.world_size), *named]:
         if size % per_node:
             found.append(
                 f"{place}.world_size: {size} ranks do not fill nodes of {per_node} devices, and "
@@ -185,10 +176,6 @@ def _misfits(cluster: Cluster, sizes: list[int]) -> list[str]:
     except ValidationError as error:
         return [f"neighbours: with them, cluster.{found.line}" for found in problems(error, raw)]
     return []
-
-
-def _named(sizes: list[int]) -> list[tuple[str, int]]:
-    return [(f"neighbours.{number}", size) for number, size in enumerate(sizes)]
 
 
 # Wiring -------------------------------------------------------------------------------------------
@@ -234,7 +221,8 @@ def _classes(cluster: Cluster) -> tuple[str, str]:
     peer = "pcie" if found - {"nvlink"} else "nvlink"
     devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
     if peer == "pcie" and not all(device.peer_to_peer for device in devices):
-        peer = "pcie" if _is_staged(cluster) else "host"
+        # Routes of some topologies pass host memory.
+        peer = "pcie" if any(hasattr(kind.topology, "p2p_level") for kind in kinds) else "host"
     if cluster.inter_node is None:
         return peer, "rdma"
     links = cluster.inter_node.links(cluster.num_nodes)
@@ -243,11 +231,6 @@ def _classes(cluster: Cluster) -> tuple[str, str]:
     if network == "rdma" and any(kind.link.transport == "pcie" for kind in kinds):
         network = "roce"  # the cards share PCIe with the devices
     return peer, network
-
-
-def _is_staged(cluster: Cluster) -> bool:
-    """Return whether routes of the topology pass host memory."""
-    return any(hasattr(kind.topology, "p2p_level") for kind in cluster.numbering.inside)
 
 
 def wiring_of_groups(cluster: Cluster, groups: Ints, side_by_side: int) -> Wiring:

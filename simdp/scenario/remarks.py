@@ -24,8 +24,6 @@ from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 from simdp.workload.layers.conv import AnyConvolution
 
-UNDETERMINED = "undetermined"
-
 HARDWARE = ("device", "topology", "link", "inter_node")
 """Keys of a cluster's hardware."""
 
@@ -94,7 +92,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     found |= how
     left_open = [note for note in known.notes if _leaves_open(note)]
     if left_open and scenario.cluster.world_size > 1:
-        found[UNDETERMINED] = "; ".join(_without_lead(note) for note in left_open)
+        found["undetermined"] = "; ".join(_without_lead(note) for note in left_open)
     return found
 
 
@@ -239,12 +237,10 @@ def replaced_parts(cluster: Cluster, base: Path) -> tuple[str, ...]:
 def calibration_of(scenario: Scenario) -> Calibration | None:
     """Return the calibration of a scenario's machine; None if nothing was fitted."""
     name = scenario.cluster.machine
-    if name is None:
-        return None
-    try:
-        return read_machine(name, scenario.base).calibration
-    except ScenarioError:  # a file that was there when the scenario was read
-        return None
+    if name is not None:
+        with suppress(ScenarioError):  # a file that was there when the scenario was read
+            return read_machine(name, scenario.base).calibration
+    return None
 
 
 def _leaves_open(note: str) -> bool:

@@ -235,21 +235,11 @@ class Scenario(Spec):
     def neighbour(self, number: int) -> Scenario:
         """Return one of the neighbours as a separate scenario, on nodes like these."""
         job = self.neighbours[number]
-        workload, collectives = job.workload, job.collectives
-        with suppress(ScenarioError):  # a file is at fault, which their own checks report
-            workload = workload.settled(self._base)
-        with suppress(ScenarioError):
-            collectives = collectives.settled(self._base)
-        strategy = job.strategy
-        with suppress(ScenarioError):
-            strategy = strategy.settled(self._base)
         size = {"world_size": job.world_size, "stragglers": [], "failures": []}
         return self.model_copy(
             update={
                 "cluster": self.cluster.model_copy(update=size),
-                "workload": workload,
-                "strategy": strategy,
-                "collectives": collectives,
+                **_settled(job, self._base),
                 "neighbours": [],
                 "numerics": False,
             }
@@ -303,22 +293,18 @@ def validated(raw: Raw, base: Path) -> Scenario:
         If it is invalid.
     """
     scenario = Scenario.model_validate(raw, context={"base": base})
-    try:
-        workload = scenario.workload.settled(base)
-    except ScenarioError:  # a file of the workload is at fault, which its own checks report
-        workload = scenario.workload
-    try:
-        collectives = scenario.collectives.settled(base)
-    except ScenarioError:  # as above
-        collectives = scenario.collectives
-    try:
-        strategy = scenario.strategy.settled(base)
-    except ScenarioError:  # as above
-        strategy = scenario.strategy
-    read = {"workload": workload, "collectives": collectives, "strategy": strategy}
-    scenario = scenario.model_copy(update=read)
+    scenario = scenario.model_copy(update=_settled(scenario, base))
     scenario._base = base
     return following(scenario, base, raw)
+
+
+def _settled(job: Scenario | Neighbour, base: Path) -> dict[str, Any]:
+    """Return the parts of a job that name files, with these read."""
+    parts = {key: getattr(job, key) for key in ("workload", "collectives", "strategy")}
+    for key, part in parts.items():
+        with suppress(ScenarioError):  # a file is at fault, which its own checks report
+            parts[key] = part.settled(base)
+    return parts
 
 
 def following(scenario: Scenario, base: Path, written: Raw | None = None) -> Scenario:

@@ -91,8 +91,6 @@ class Departure(NamedTuple):
     without: dict[str, Any]
 
 
-WEIGHTED: dict[str, Any] = {"strategy.weight_by_shard": True}
-
 AVERAGED: dict[str, Any] = {"strategy": {"kind": "ddp", "weight_by_shard": True}}
 """Gradients of all samples, averaged in every step."""
 
@@ -185,7 +183,7 @@ class Strategy(Spec):
         """
         if self.weighs_by_shard is not False:
             return []
-        return [of_weights(workload, WEIGHTED)]
+        return [of_weights(workload, {"strategy.weight_by_shard": True})]
 
     @property
     def precision_options(self) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from simdp.errors import ScenarioError
 from simdp.traces.logs import MAX_TEXT_BYTES, READERS, JobLog, read_log
-from simdp.traces.sources import ALLOWED, files_in, is_trace, kinds_of
+from simdp.traces.sources import ALLOWED, beginning, files_in, is_trace, kinds_of
 from simdp.traces.stream import opened
 
 CONFIG = "config.json"
@@ -86,11 +85,8 @@ def _text(path: Path) -> str | None:
     with opened(path) as stream:
         if is_trace(stream):
             return None
-    try:
-        with opened(path) as stream:
-            content = stream.read(MAX_TEXT_BYTES + 1)
-    except (OSError, EOFError, zlib.error):
-        return None
+    with opened(path) as stream:
+        content = beginning(stream, MAX_TEXT_BYTES + 1)
     if len(content) > MAX_TEXT_BYTES or b"\0" in content[:BEGINNING]:
         return None
     return content.decode("utf-8-sig", "replace").replace("\r\n", "\n")

@@ -67,12 +67,17 @@ def is_packed_folder(path: Path) -> bool:
         return False
 
 
+def beginning(stream: IO[bytes], nbytes: int) -> bytes:
+    """Read the first bytes of a stream; none if its file is damaged."""
+    try:
+        return stream.read(nbytes)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
 def is_trace(stream: IO[bytes]) -> bool:
     """Return whether a file holds events, by its beginning."""
-    try:
-        text = stream.read(BEGINNING)
-    except (OSError, EOFError, zlib.error):
-        return False
+    text = beginning(stream, BEGINNING)
     begin = text[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
     if begin.startswith(b"["):
         return b'"ph"' in text
@@ -369,10 +374,7 @@ def _kind_of_file(path: Path) -> PathKind | None:
         if is_trace(stream):
             return "traces"
     with opened(path) as stream:
-        try:
-            begin = stream.read(ddp_files.MAX_BYTES)
-        except (OSError, EOFError, zlib.error):
-            return None
+        begin = beginning(stream, ddp_files.MAX_BYTES)
     if begin.lstrip()[:1] == b"{" and not begin.startswith(b"}"):
         try:
             if ddp_files.is_logging(json.loads(begin)):

@@ -21,7 +21,6 @@ from simdp.spec import Bandwidth, Int, problem
 
 # Pcie ---------------------------------------------------------------------------------------------
 
-Level = Literal["loc", "pix", "pxb", "phb", "node", "sys"]
 
 LEVELS = {"loc": 0, "pix": 1, "pxb": 2, "phb": 3, "node": 4, "sys": 5}
 """Distance of two devices, in the terms of NCCL_P2P_LEVEL and ``nvidia-smi topo -m``.
@@ -219,7 +218,7 @@ class PcieTopology(Topology):
 
     only_inside: ClassVar[bool] = True
 
-    p2p_level: Level = "pxb"
+    p2p_level: Literal["loc", "pix", "pxb", "phb", "node", "sys"] = "pxb"
     host_bridge: Bandwidth | None = None
     inter_socket: Bandwidth = 10e9
     host_memory: Bandwidth = 6 * 2666e6 * 8

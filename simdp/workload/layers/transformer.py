@@ -224,13 +224,13 @@ class HuggingFaceLayer(Module):
 
     def norm(self, graph: GraphBuilder, name: str, x: Value) -> Value:
         """Append a LayerNorm."""
-        return graph.call(
-            LayerNorm(
-                name=f"{self.name}.{name}",
-                normalized_shape=self.hidden_size,
-                eps=self.layer_norm_eps,
-            ),
-            x,
+        return graph.call(self._norm(name), x)
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(
+            name=f"{self.name}.{name}",
+            normalized_shape=self.hidden_size,
+            eps=self.layer_norm_eps,
         )
 
     def act(self, graph: GraphBuilder, name: str, x: Value) -> Value:
@@ -705,11 +705,4 @@ class ViTLayer(HuggingFaceLayer):
             in_features=fan_in,
             out_features=fan_out,
             bias=bias or self.qkv_bias,
-        )
-
-    def _norm(self, name: str) -> LayerNorm:
-        return LayerNorm(
-            name=f"{self.name}.{name}",
-            normalized_shape=self.hidden_size,
-            eps=self.layer_norm_eps,
         )
