@@ -2,12 +2,13 @@
 
 Alpha is the latency of a transfer over its whole route [s], beta the inverse bandwidth [s/byte], S
 the buffer [bytes], n the number of ranks. Every function returns seconds, 0 for one rank, and
-raises ValueError for counts below 1.
+raises ValueError for counts below 1. At the end, first-order formulas of checkpoints.
 """
 
 from __future__ import annotations
 
 from simdp.collectives.tree import depth
+from simdp.job.recovery import young
 
 
 def check_world_size(world_size: int) -> None:
@@ -503,3 +504,20 @@ def switch_tree_time(
     """
     _check(num_hops=num_hops, num_chunks=num_chunks)
     return (num_hops - 1 + num_chunks) * (alpha + beta * nbytes / num_chunks)
+
+
+def daly_first_order(write: float, mttf: float) -> float:
+    """Interval ``sqrt(2 w M) - w`` [s], 0 at least.
+
+    Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", 2006.
+    """
+    return max(young(write, mttf) - write, 0.0)
+
+
+def expected_ettr(interval: float, write: float, mttf: float, restart: float) -> float:
+    """Effective over scheduled training time, to first order in ``interval / mttf``.
+
+    ``(1 - (R + t / 2) / M) / (1 + w / t)``. Kokolis et al., "Revisiting reliability in large-scale
+    machine learning research clusters", HPCA 2025, equation 1.
+    """
+    return (1 - (restart + interval / 2) / mttf) / (1 + write / interval)

@@ -343,8 +343,7 @@ class Cluster(Spec):
     def sharers(self) -> Ints:
         """Return the number of ranks on each rank's device, shape `(world_size,)`."""
         n, k = self.world_size, self.ranks_per_device
-        first = np.arange(n) // k * k
-        return np.minimum(k, n - first)
+        return np.minimum(k, n - np.arange(n) // k * k)
 
     def rates(self) -> Rates:
         """Return the known price and power of all devices and nodes."""

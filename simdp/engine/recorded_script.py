@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.cluster.stragglers import DegradedLink, Straggler
+from simdp.cluster.stragglers import DegradedLink
 from simdp.collectives import Wiring
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.compute import Times
@@ -371,7 +371,10 @@ class Stopwatch:
             and self._heard.is_timed
             and not scenario.strategy.num_late
             and not Slowdown(scenario.cluster, scenario.seed).has_stops
-            and not any(_changes_links(straggler) for straggler in scenario.cluster.stragglers)
+            and not any(
+                isinstance(straggler, DegradedLink) and straggler.comes_and_goes()
+                for straggler in scenario.cluster.stragglers
+            )
         )
         if self.repeats:
             self._heard.forget_setup()
@@ -553,8 +556,3 @@ def _differs_before_steps(a: Scenario, b: Scenario) -> bool:
     if hosts[1].model_copy(update=before) != hosts[0]:
         return False
     return b.workload.model_copy(update={"host": hosts[0]}) == a.workload
-
-
-def _changes_links(straggler: Straggler) -> bool:
-    """Whether a collective takes longer in some steps than in others."""
-    return isinstance(straggler, DegradedLink) and straggler.comes_and_goes()

@@ -207,7 +207,8 @@ def reserved_memory(scenario: Scenario) -> ReservedMemory:
     capacity = memory - sum(beside_tensors(0.0, cluster.world_size)) / 2
     steps = {"steps": max(STEPS, scenario.workload.steps or 0), "epochs": None}
     workload = scenario.workload.model_copy(update=steps)
-    run = _run_of(scenario.model_copy(update={"workload": workload}))
+    longer = scenario.model_copy(update={"workload": workload})
+    run = Run(longer, Slowdown(cluster, scenario.seed), Planner(cluster))
     allocator = CachingAllocator(cluster.allocator.grows, capacity)
     has_streams = isinstance(run.program.partition, RowPartition)
     run.memory.ledger = _AllocationLedger(allocator, has_streams)
@@ -215,10 +216,6 @@ def reserved_memory(scenario: Scenario) -> ReservedMemory:
     _keep_sizes(run.memory.footprint)
     run.follow_memory()
     return ReservedMemory(float(allocator.most_allocated), float(allocator.most_reserved))
-
-
-def _run_of(scenario: Scenario) -> Run:
-    return Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
 
 
 class _Bytes(float):

@@ -193,14 +193,6 @@ def young(write: float, mttf: float) -> float:
     return sqrt(2 * write * mttf)
 
 
-def daly_first_order(write: float, mttf: float) -> float:
-    """Interval ``sqrt(2 w M) - w`` [s], 0 at least.
-
-    Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", 2006.
-    """
-    return max(young(write, mttf) - write, 0.0)
-
-
 def daly(write: float, mttf: float) -> float:
     """Interval after Daly's higher order formula [s].
 
@@ -241,15 +233,6 @@ def slowdown(interval: float, write: float, mttf: float, restart: float) -> floa
     estimate of the optimum checkpoint interval for restart dumps", 2006, equation 20.
     """
     return mttf * exp(restart / mttf) * expm1((interval + write) / mttf) / interval
-
-
-def expected_ettr(interval: float, write: float, mttf: float, restart: float) -> float:
-    """Effective over scheduled training time, to first order in ``interval / mttf``.
-
-    ``(1 - (R + t / 2) / M) / (1 + w / t)``. Kokolis et al., "Revisiting reliability in large-scale
-    machine learning research clusters", HPCA 2025, equation 1.
-    """
-    return (1 - (restart + interval / 2) / mttf) / (1 + write / interval)
 
 
 class Recovery(Spec):

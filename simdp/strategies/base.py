@@ -204,8 +204,7 @@ class Strategy(Spec):
     @property
     def updates_on_host(self) -> bool:
         """Whether the optimizer runs, and keeps its state, in host memory."""
-        found: str = getattr(self, "offload_optimizer", "none")
-        return found == "cpu"
+        return bool(getattr(self, "offload_optimizer", "none") == "cpu")
 
     @property
     def keeps_parameters_on_host(self) -> bool:

@@ -230,7 +230,8 @@ def chains(graph: ModelGraph) -> list[FusedChain]:
     home = {number: block.name for block in graph.blocks for number in block.calls}
     first, depth, chain_of = len(graph.inputs), [0] * len(graph.inputs), dict[int, int]()
     for number, call in enumerate(graph.calls):
-        fuses = number in home and _fuses(call.layer)
+        fuses = number in home and call.layer.autocast != "lower"
+        fuses = fuses and not isinstance(call.layer, ALONE)
         depth.append(max((depth[value] for value in call.inputs), default=0) + (not fuses))
         if not fuses:
             continue
@@ -250,10 +251,6 @@ def chains(graph: ModelGraph) -> list[FusedChain]:
             takers.setdefault(value, set()).add(number)
     found = [_chain(graph, calls, takers) for calls in members.values()]
     return sorted(found, key=lambda chain: chain.calls[-1])
-
-
-def _fuses(layer: Layer) -> bool:
-    return layer.autocast != "lower" and not isinstance(layer, ALONE)
 
 
 def _chain(graph: ModelGraph, calls: list[int], takers: dict[Value, set[int]]) -> FusedChain:

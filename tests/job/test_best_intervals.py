@@ -3,10 +3,11 @@
 from math import inf
 
 import pytest
+from closed_forms import daly_first_order, expected_ettr
 from for_each import for_each
 from scipy.optimize import minimize_scalar
 
-from simdp.job.recovery import daly, daly_first_order, exact, expected_ettr, slowdown, young
+from simdp.job.recovery import daly, exact, slowdown, young
 
 HOUR, MINUTE = 3600.0, 60.0
 

@@ -570,10 +570,8 @@ class NvidiaSmiTopology(PcieTopology):
 
     def begins_stage(self, links: Ints, n: int, per_node: int = 1) -> Bools:
         first = 2 * len(self._edges(n))
-        tree = self._tree(n, per_node)
-        return tree.begins_stage(links - first) & (links >= first)
+        return self._tree(n, per_node).begins_stage(links - first) & (links >= first)
 
     def switch_name(self, vertex: int, n: int, per_node: int = 1) -> str:
         tree, cards = self._tree(n, per_node), self.num_cards(per_node)
-        names = (*tree.names, "the NVSwitch")
-        return names[vertex - n - cards]
+        return (*tree.names, "the NVSwitch")[vertex - n - cards]

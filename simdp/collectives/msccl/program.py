@@ -187,7 +187,8 @@ class _Reader:
             raise self.wrong(top.line, reason)
         self.num_ranks = self.number(top, "ngpus", 1, MAX_CHUNKS)
         self.num_chunks = self.number(top, "nchunksperloop", 1, MAX_CHUNKS)
-        if self._cut_by_rank() and self.num_chunks % self.num_ranks:
+        cut_by_rank = self.collective in (*TAKES_APART, *PUTS_TOGETHER, "all_to_all")
+        if cut_by_rank and self.num_chunks % self.num_ranks:
             reason = (
                 f"nchunksperloop {self.num_chunks} is not a multiple of ngpus {self.num_ranks}, "
                 f"as {self.collective} needs."
@@ -200,9 +201,6 @@ class _Reader:
                 raise self.wrong(top.line, f"has no <gpu> {rank}, but ngpus {self.num_ranks}.")
         each = [self.gpu(gpus[rank], rank) for rank in range(self.num_ranks)]
         return MscclProgram(self.collective, self.num_chunks, in_place, each)
-
-    def _cut_by_rank(self) -> bool:
-        return self.collective in (*TAKES_APART, *PUTS_TOGETHER, "all_to_all")
 
     def gpu(self, element: XmlElement, rank: int) -> Gpu:
         piece = self.num_chunks // self.num_ranks

@@ -433,11 +433,8 @@ class Costs:
             sizes = (np.arange(self._world_size) == op.root) * float(sizes.sum())
         return self._feed(sizes)
 
-    def _has_work(self, call: int) -> bool:
-        return call < self._num_calls or self._shapes.has_loss
-
     def _forward(self, op: ops.Forward) -> Cost:
-        if not self._has_work(op.call):
+        if op.call >= self._num_calls and not self._shapes.has_loss:
             return
         work = self._work("forward", op.call, *self._seconds("forward", op.micro))
         if op.gil and not self._one_host.operator:
@@ -499,9 +496,6 @@ class Costs:
         moved, busy = 2 * nbytes, self._roofline.moving(2 * nbytes)
         return ComputeWork(self._step, "copy", name, busy, moved, BytesMoved(moved))
 
-    def _slowest_copy(self, nbytes: float) -> float:
-        return float(self._roofline.moving(nbytes).max())
-
     def _copy(self, op: ops.Copy | ops.Unshard) -> Cost:
         yield self._copied(op.name, op.nbytes)
 
@@ -553,7 +547,7 @@ class Costs:
         assert called is not None, "the operation starts a collective"
         copied = getattr(op, "copied", 0.0)
         options: dict[str, Any] = {
-            "wait": getattr(op, "wait", 0.0) + self._slowest_copy(copied),
+            "wait": getattr(op, "wait", 0.0) + float(self._roofline.moving(copied).max()),
             "copied": copied,
             "after": tuple(self._tags[tag] for tag in getattr(op, "after", ())),
             "delay": self._delay(getattr(op, "before", None)),
@@ -581,9 +575,6 @@ class Costs:
         dtype = self._workload.precision.gradient_dtype(self._workload.dtype)
         return kernels_seconds(kernels, self._roofline, dtype)
 
-    def _compress(self, name: str, kernels: Iterable[CompressionKernels]) -> ComputeWork:
-        return ComputeWork(self._step, "compress", name, self._kernel_seconds(kernels))
-
     def _delay(self, before: ops.Unpack | ops.OrthogonalizeBucket | HostCopy | None) -> float:
         """Time that a collective's stream is busy before it begins, on the slowest device [s]."""
         if before is None:
@@ -601,7 +592,7 @@ class Costs:
 
     def _compressed(self, op: Any) -> Cost:
         name, kernels = compression.work_of(op, self._facts.itemsize, self._world_size)
-        yield self._compress(name, kernels)
+        yield ComputeWork(self._step, "compress", name, self._kernel_seconds(kernels))
 
     # One process ---------------------------------------------------------------------------------
 

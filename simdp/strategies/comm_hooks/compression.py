@@ -233,7 +233,27 @@ class TopK(CommHook):
         return SentBucket((tag,), (AddSelected(chosen), Hold("temporary", -nbytes)))
 
 
-class PowerSGD(CommHook):
+class _LateHook(CommHook):
+    """Base of hooks that send factors of at most ``rank`` columns from ``start_step`` on."""
+
+    rank: Annotated[Int, Field(ge=1)] = 1
+    start_step: Annotated[Int, Field(ge=0)] = 1000
+
+    def after_warmup(self) -> Self:
+        return self.model_copy(update={"start_step": 0})
+
+    @property
+    def first_alike(self) -> int:
+        return self.start_step
+
+    def of(self, step: StepContext) -> CommHook:
+        return NoHook() if step.before(self.start_step) else self
+
+    def divided(self, divisor: float) -> float:
+        return 1.0
+
+
+class PowerSGD(_LateHook):
     """Send two thin matrices P and Q in place of a gradient P Q^T (torch: powerSGD_hook).
 
     A tensor of shape `(n, ...)` is a matrix M of n rows. Three all_reduces follow each other:
@@ -272,8 +292,6 @@ class PowerSGD(CommHook):
     """
 
     kind: Literal["power_sgd"] = "power_sgd"
-    rank: Annotated[Int, Field(ge=1)] = 1
-    start_step: Annotated[Int, Field(ge=0)] = 1000
     min_compression_rate: Annotated[Float, Field(gt=0)] = 2.0
     error_feedback: Bool = True
     warm_start: Bool = True
@@ -305,19 +323,6 @@ class PowerSGD(CommHook):
         if self.error_feedback:
             elements += num_trainable(facts)
         yield Hold("buckets", float(elements * facts.itemsize))
-
-    def after_warmup(self) -> Self:
-        return self.model_copy(update={"start_step": 0})
-
-    @property
-    def first_alike(self) -> int:
-        return self.start_step
-
-    def of(self, step: StepContext) -> CommHook:
-        return NoHook() if step.before(self.start_step) else self
-
-    def divided(self, divisor: float) -> float:
-        return 1.0
 
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags
@@ -376,7 +381,7 @@ def sent_as_factors(taken: Factoring, wait: float, divisor: float, tags: Tags) -
     return SentBucket()
 
 
-class BatchedPowerSGD(CommHook):
+class BatchedPowerSGD(_LateHook):
     """Send two thin matrices P and Q in place of a bucket (torch: batched_powerSGD_hook).
 
     The bucket is padded with zeros to a square matrix regardless of its tensors: faster than
@@ -392,8 +397,6 @@ class BatchedPowerSGD(CommHook):
     """
 
     kind: Literal["batched_power_sgd"] = "batched_power_sgd"
-    rank: Annotated[Int, Field(ge=1)] = 1
-    start_step: Annotated[Int, Field(ge=0)] = 1000
     error_feedback: Bool = True
     warm_start: Bool = True
     random_seed: Annotated[Int, Field(ge=0, lt=2**32)] = 0
@@ -409,19 +412,6 @@ class BatchedPowerSGD(CommHook):
         side = side_of(total)
         elements = self.error_feedback * total + 2 * side * min(side, self.rank)
         yield Hold("buckets", float(elements * facts.itemsize))
-
-    def after_warmup(self) -> Self:
-        return self.model_copy(update={"start_step": 0})
-
-    @property
-    def first_alike(self) -> int:
-        return self.start_step
-
-    def of(self, step: StepContext) -> CommHook:
-        return NoHook() if step.before(self.start_step) else self
-
-    def divided(self, divisor: float) -> float:
-        return 1.0
 
     def send(
         self, facts: Facts, bucket: Bucket, label: str, wait: float, divisor: float, tags: Tags

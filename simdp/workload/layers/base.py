@@ -1008,8 +1008,7 @@ class ModelGraph:
 
     def modules(self, names: Sequence[str]) -> list[ModuleBlock]:
         """The root and these modules; see `grouped`."""
-        layers = [call.layer for call in self.calls]
-        return grouped(self.registered, layers, names)
+        return grouped(self.registered, [call.layer for call in self.calls], names)
 
     def shapes(self, inputs: Sequence[Shape]) -> list[Shape]:
         """Shape of every value, per sample; a ShapeError names the layer that does not fit."""

@@ -111,6 +111,11 @@ class AveragePool(Layer):
         count = self.count(inputs[0])
         return (inputs[0][0], *count)
 
+    def backward_cost(
+        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
+    ) -> list[Kernel]:
+        return self.forward_cost(inputs, itemsize) * needs[0]
+
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         x = inputs[0]
         count = self.count(x.shape[1:])
@@ -159,11 +164,6 @@ class AdaptiveAvgPool(AveragePool):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         before, out = float(prod(inputs[0])), prod(self.output_shape(*inputs))
         return [Kernel(before, (before + out) * itemsize)]
-
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return self.forward_cost(inputs, itemsize) * needs[0]
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
         # For one cell torch uses a plain mean, which keeps nothing.
@@ -215,11 +215,6 @@ class AvgPool(KeepsInput, AveragePool, WindowPool):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         before, out = prod(inputs[0]), float(prod(self.output_shape(*inputs)))
         return [Kernel(out * prod(self.kernel_size), (before + out) * itemsize)]
-
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
-        return self.forward_cost(inputs, itemsize) * needs[0]
 
 
 class AvgPool1d(AvgPool):

@@ -376,8 +376,7 @@ class Dropout(Layer):
         return (dy if saved is None else masked(dy, saved, self.p),)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
-        size = float(prod(inputs[0]))
-        return [dropout_cost(size, itemsize)] * bool(self.p)
+        return [dropout_cost(float(prod(inputs[0])), itemsize)] * bool(self.p)
 
     def backward_cost(
         self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
@@ -385,8 +384,7 @@ class Dropout(Layer):
         return self.forward_cost(inputs, itemsize) * needs[0]
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:
-        mask = float(prod(inputs[0])) * bool(self.p)  # one byte per element
-        return Kept(nbytes=mask)
+        return Kept(nbytes=float(prod(inputs[0])) * bool(self.p))  # one byte per element
 
     def evaluated(self) -> Layer:
         return self.model_copy(update={"p": 0.0})

@@ -270,8 +270,7 @@ class Bert(TextModel):
         alone = Linear(name=f"{name}.decoder", in_features=d, out_features=self.vocab_size)
         graph.draw(*alone.parameters())  # constructed, then tied
         h = graph.call(activation(ACTIVATION_KINDS[self.hidden_act], f"{name}.transform.act"), h)
-        h = self._norm(graph, f"{name}.transform.LayerNorm", h)
-        return graph.call(decoder, h)
+        return graph.call(decoder, self._norm(graph, f"{name}.transform.LayerNorm", h))
 
     def _linear(self, graph: GraphBuilder, name: str, h: Value, fan_out: int) -> Value:
         linear = Linear(name=name, in_features=self.hidden_size, out_features=fan_out)

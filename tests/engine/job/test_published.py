@@ -5,13 +5,14 @@ from math import inf
 
 import numpy as np
 import pytest
+from closed_forms import expected_ettr
 from for_each import for_each
 from jobs import Saving, TrainingPace, plan_of, played
 
 from simdp.cluster.failures.rates import Exponential
 from simdp.engine.job.planning import best_of, by_rule, guarded_mttf_of, in_steps, mttf_of
 from simdp.engine.job.training import Length
-from simdp.job.recovery import daly, exact, expected_ettr, slowdown
+from simdp.job.recovery import daly, exact, slowdown
 
 pytestmark = pytest.mark.slow
 
