@@ -87,8 +87,7 @@ class Power(Spec):
         """Merge with defaults from another one."""
         if other is None:
             return self
-        own = {key: value for key, value in self if value is not None}
-        return other.model_copy(update=own)
+        return other.model_copy(update={key: value for key, value in self if value is not None})
 
     def settled(self) -> Power:
         """Return it with the power of waiting derived from the others."""

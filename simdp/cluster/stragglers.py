@@ -651,8 +651,7 @@ def problem_with(numbering: Numbering, degraded: DegradedLink) -> str | None:
         return "rank: nodes of one device have no links inside; use node."
     if degraded.link is not None and max(degraded.link) < numbering.world_size:
         a, b = degraded.link
-        route = numbering.routes(np.array([a]), np.array([b]))
-        length = int((route >= 0).sum())
+        length = int((numbering.routes(np.array([a]), np.array([b])) >= 0).sum())
         if length != 1:
             other = f"rank: {a}" if a // m == b // m else f"node: {a // m}"
             return (

@@ -130,8 +130,7 @@ class Levels:
 
     def _add(self, plan: Plan, members: Ints, first: Ints, width: int) -> None:
         members = members[:, : plan.num_vertices]
-        spread = np.arange(width)
-        self.after = self.parts.add(plan, members, first, width, spread, self.after)
+        self.after = self.parts.add(plan, members, first, width, np.arange(width), self.after)
 
     # The r-th of n pieces belongs to rank r, so that the pieces of a local rank inside its
     # node lie apart: one piece in every m.
@@ -237,8 +236,7 @@ class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
         scatter = plan_of(self.inner, layout.node, cuts[0])
         reduce = plan_of(self.outer, rails_of(layout)[1], cuts[1])
         gather = plan_of(self.gather, layout.node, cuts[2])
-        m = layout.per_node
-        num_chunks = lcm(count(scatter), m * count(reduce), count(gather))
+        num_chunks = lcm(count(scatter), layout.per_node * count(reduce), count(gather))
         levels = Levels(layout, parts, num_chunks)
         levels.inside(scatter)
         levels.across(reduce)
@@ -273,8 +271,7 @@ class _Pieces(Composed):
         inner = plan_of(self.inner, layout.node, cuts[0])
         outer = plan_of(self.outer, rails_of(layout)[1], cuts[1])
         num_chunks = lcm(layout.world_size, layout.num_nodes * count(inner))
-        levels = Levels(layout, parts, num_chunks)
-        self.add_plans(levels, inner, outer)
+        self.add_plans(Levels(layout, parts, num_chunks), inner, outer)
         return num_chunks
 
 
@@ -540,8 +537,7 @@ class Torus2dAllReduce(Torus2d, AllReduceAlgorithm):
         upright = np.arange(num_ranks)
         turned = upright.reshape(rows, columns).T.reshape(-1)
         for half, (order, length) in enumerate(((upright, columns), (turned, rows))):
-            grid = Layout(num_ranks, length)
-            plan = self.levels().plan(grid, 0.0)
+            plan = self.levels().plan(Layout(num_ranks, length), 0.0)
             width = num_ranks // plan.num_chunks
             first = np.array([half * num_ranks])
             parts.add(plan, order[None, :], first, width, np.arange(width))

@@ -436,8 +436,7 @@ class BidirectionalRingBroadcast(Composed, BroadcastAlgorithm):
     chunk_size: PositiveBytes = 512 * 2.0**10
 
     def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
-        share = nbytes / len(_ways(layout.world_size))
-        return (pipeline_chunks(share, self.chunk_size),)
+        return (pipeline_chunks(nbytes / len(_ways(layout.world_size)), self.chunk_size),)
 
     def assemble(
         self, layout: Layout, cuts: tuple[Hashable, ...], root: int, parts: Assembly

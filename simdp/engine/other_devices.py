@@ -63,8 +63,7 @@ class WorkOnDevices:
                     if len(numbers) > len(self._passes):
                         self._passes.append(of)
                 entries.append((place, known[id(of)], call))
-        columns = np.array(entries, dtype=np.int64).reshape(-1, 3).T
-        self._place, self._pass, self._call = columns
+        self._place, self._pass, self._call = np.array(entries, dtype=np.int64).reshape(-1, 3).T
         self._nbytes = np.array([work.nbytes for work in works])[:, None]
         self._updates = [(place, part) for place, work in enumerate(works) for part in work.updates]
         self._first = self._times(scenario)

@@ -463,8 +463,7 @@ def launched(scenario: Scenario) -> LaunchedKernels:
     }
     if scenario.strategy.execution == "parameter_server":
         return LaunchedKernels(kernels=_of_calls(scenario, roofline, None), **common)
-    planner = Planner(cluster, seed=scenario.seed)
-    run = Run(scenario, Slowdown(cluster, scenario.seed), planner)
+    run = Run(scenario, Slowdown(cluster, scenario.seed), Planner(cluster, seed=scenario.seed))
     plans = (run.program.setup, *run.program.plans)
     return LaunchedKernels(
         kernels=_of_calls(scenario, roofline, run.program) | _of_update(run),

@@ -472,8 +472,7 @@ class Scattered:
                     gradients[name] = np.zeros(shape, self.dtype)
             return gradients
 
-        n = self.replicas.world_size
-        self.replicas.gradients = each_rank(run, n, self._num_elements)
+        self.replicas.gradients = each_rank(run, self.replicas.world_size, self._num_elements)
         self._begun = []
 
     def reduce(self, names: Sequence[str], plan: Plan) -> None:

@@ -138,8 +138,7 @@ def _launched_plans(
     found: dict[int, dict[Plan, None]] = {0: {}}
     if program.scatters or program.facts.foreseen:
         timed = scenario.model_copy(update={"numerics": False})
-        slowdown = Slowdown(scenario.cluster, scenario.seed)
-        run = Run(timed, slowdown, planner, segment=segment)
+        run = Run(timed, Slowdown(scenario.cluster, scenario.seed), planner, segment=segment)
         run.memory.observed_steps = SETUP  # memory launches nothing
         for op in run.script():
             if isinstance(op, Launch):
@@ -452,8 +451,7 @@ def _reserved(scenario: Scenario) -> int | None:
         return None
     from simdp.engine.reserved import reserved_memory
 
-    timed = scenario.model_copy(update={"numerics": False})
-    return int(reserved_memory(timed).reserved)
+    return int(reserved_memory(scenario.model_copy(update={"numerics": False})).reserved)
 
 
 def _followed(run: Run) -> MemoryLedger:

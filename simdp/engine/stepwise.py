@@ -67,8 +67,7 @@ Look = Callable[[StepNumbers], None]
 def batches_of(scenario: Scenario) -> Iterator[StepBatches]:
     """Batches of the ranks, step by step, as a run of the scenario has them."""
     scenario = rebalanced(scenario)
-    n = scenario.cluster.world_size
-    return scenario.workload.batches(n, scenario.seed, scenario.base)
+    return scenario.workload.batches(scenario.cluster.world_size, scenario.seed, scenario.base)
 
 
 def follow(scenario: Scenario, num_steps: int, look: Look) -> None:

@@ -476,8 +476,7 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
     def read(self, name: str) -> Mapping[str, Any]:
         """Read the entry of one part."""
         file = self.folder / f"{name}.yaml"
-        text = read_text(file, limit=MAX_YAML_BYTES)
-        return copy.deepcopy(dict(_parsed(text, str(file))))
+        return copy.deepcopy(dict(_parsed(read_text(file, limit=MAX_YAML_BYTES), str(file))))
 
     def figures(self, name: str) -> dict[str, Any]:
         """Read the figures of one part, without their sources and its other names."""

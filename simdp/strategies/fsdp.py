@@ -286,8 +286,7 @@ class RowWalk:
         yield Open(bucket)
         for name in unit.names:
             yield FillBucket(bucket, name, before)
-        elements = self.facts.num_elements(unit.names)
-        moved = elements * self.facts.itemsize + bucket.nbytes
+        moved = self.facts.num_elements(unit.names) * self.facts.itemsize + bucket.nbytes
         yield Copy(f"{unit.label} gradients", moved / 2)
         tag = next(self.tags)
         self.summing = tag, bucket

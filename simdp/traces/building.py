@@ -357,8 +357,7 @@ def _on_host(
     }
     finder = sent.Finder(calls, groups)
     found = sent.of_backends(notes, place, finder, groups)
-    kernels = standing_kernels(table, names, steps, origin)
-    return kernels, found + sent.of_calls(finder, groups)
+    return standing_kernels(table, names, steps, origin), found + sent.of_calls(finder, groups)
 
 
 def _machine(head: Mapping[str, Any]) -> str | None:

@@ -190,8 +190,7 @@ def _by_ends(ours: GroupCalls, theirs: GroupCalls, apart: float) -> tuple[Ints, 
     last = np.searchsorted(differ, differ + LEAST_TOLERANCE, side="right")
     votes, far = last - np.arange(len(differ)), np.abs(differ - apart)
     best = int(np.lexsort((far, -votes))[0])
-    centre = float(np.median(differ[best : last[best]]))
-    pairs = sorted(_nearest(ours, theirs, centre))
+    pairs = sorted(_nearest(ours, theirs, float(np.median(differ[best : last[best]]))))
     if len(pairs) < LEAST_SHARE * min(len(ours.places), len(theirs.places)):
         pairs = []
     return np.array([i for i, _ in pairs], dtype=np.int64), np.array(

@@ -430,5 +430,4 @@ class Workload(BatchSchedule):
             found = weights.loaded(path, self.graph, self.dtype, names, self.adapters)
         else:
             found = {}
-        fresh = weights.drawn(self.model, self.graph, self.dtype, seed, rank, found)
-        return fresh | found
+        return weights.drawn(self.model, self.graph, self.dtype, seed, rank, found) | found

@@ -115,8 +115,7 @@ def _problem_with_weights(workload: Workload, base: Path) -> str | None:
     if workload.weights is None:
         return None
     names = workload.model.file_names
-    path = base / workload.weights
-    return weights.problem_with(path, workload.graph, names, workload.adapters)
+    return weights.problem_with(base / workload.weights, workload.graph, names, workload.adapters)
 
 
 def _problem_with_groups(workload: Workload, base: Path) -> str | None:

@@ -455,8 +455,7 @@ class Host(Spec):
     def of_one_process(self) -> Host:
         """The host where one process drives all devices: missing times are `EAGER_HOST`'s."""
         usual = Host.model_validate({"name": EAGER_HOST, **HOSTS.figures(EAGER_HOST)})
-        own = {key: value for key, value in self if value is not None}
-        return usual.model_copy(update=own)
+        return usual.model_copy(update={key: value for key, value in self if value is not None})
 
 
 AnyHost = Annotated[Host, from_catalogue("host", HOSTS.names, HOSTS.figures)]

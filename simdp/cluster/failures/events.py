@@ -344,8 +344,7 @@ def _apart(
         gone = float("inf") if event.effect == "leave" else event.time + event.repair
         now = _Last(event.time, line.number, gone)
         for node in event.nodes:
-            known = last.get(node, _NEVER)
-            wrong = _clash(node, event, known)
+            wrong = _clash(node, event, last.get(node, _NEVER))
             if wrong:
                 raise at(path, line, wrong)
             last[node] = now

@@ -314,8 +314,7 @@ class Renewal(Hazard):
                 grid = np.cumsum(np.column_stack([upcoming[active], drawn]), axis=1)
                 # Those of this window; the gap after the last one gives the unit's next failure.
                 num_within = np.minimum((grid < number * width).sum(axis=1), ahead)
-                within = np.arange(ahead + 1) < num_within[:, None]
-                times.append(grid[within])
+                times.append(grid[np.arange(ahead + 1) < num_within[:, None]])
                 units.append(np.repeat(active, num_within))
                 upcoming[active] = grid[np.arange(len(active)), num_within]
                 active = active[upcoming[active] < number * width]

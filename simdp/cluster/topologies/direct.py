@@ -36,8 +36,7 @@ class RingTopology(Topology):
         step = np.arange(hops.max(initial=0))
         up = (src[:, None] + step) % n
         down = n + (src[:, None] - step) % n
-        links = np.where(forward[:, None], up, down)
-        return np.where(step < hops[:, None], links, -1)
+        return np.where(step < hops[:, None], np.where(forward[:, None], up, down), -1)
 
 
 class FullMeshTopology(Topology):

@@ -398,8 +398,7 @@ class Transfers:
         seconds = figures.alpha[connection]
         following = self._flow
         if self.wires.own[connection]:
-            nbytes = leg.chunk_nbytes * leg.needs.count[i]
-            seconds += nbytes / figures.bandwidth[connection]
+            seconds += leg.chunk_nbytes * leg.needs.count[i] / figures.bandwidth[connection]
             following = self._arrive
         if where[0].groups is not None:
             where[0].groups.pace_of(leg.needs.src[i]).after(seconds, following, where, i)
@@ -455,8 +454,7 @@ def lines_of(plan: Plan) -> list[int]:
     lines: list[int] = []  # of each line: its parts, as bits
     line_of_part: list[int] = []
     for number, others in enumerate(beside(plan.everything)):
-        free = (k for k, parts in enumerate(lines) if not parts & others)
-        line = next(free, len(lines))
+        line = next((k for k, parts in enumerate(lines) if not parts & others), len(lines))
         if line == len(lines):
             lines.append(0)
         lines[line] |= 1 << number

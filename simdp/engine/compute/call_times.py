@@ -598,8 +598,7 @@ def _accumulating(
 ) -> float:
     """Time of additions to gradients of an earlier micro-step, summed over all ranks [s]."""
     without = times.seconds("backward", parts.sizes, *samples.looked_at(parts))
-    with_them = with_accumulation(without, times.workload, roofline)
-    return _of_all(with_them) - _of_all(without)
+    return _of_all(with_accumulation(without, times.workload, roofline)) - _of_all(without)
 
 
 def _of_all(columns: Columns) -> float:

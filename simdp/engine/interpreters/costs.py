@@ -418,8 +418,7 @@ class Costs:
         return ComputeWork(self._step, activity, name, seconds, origin=origin)
 
     def _host(self, name: str, seconds: float) -> ComputeWork:
-        busy = seconds * self._factors
-        return ComputeWork(self._step, "host", name, busy, origin=HostWork())
+        return ComputeWork(self._step, "host", name, seconds * self._factors, origin=HostWork())
 
     def _feed(self, samples: Floats) -> Cost:
         if self._pipeline:
@@ -486,8 +485,7 @@ class Costs:
         yield self._copied("global weights", float(elements * self._workload.itemsize))
 
     def _outer_update(self, op: ops.OuterUpdate) -> Cost:
-        kept = OuterFootprint(self._scenario, self._facts, op.optimizer)
-        demand = OptimizerDemand.of(kept)
+        demand = OptimizerDemand.of(OuterFootprint(self._scenario, self._facts, op.optimizer))
         moved, beside = demand.moved, demand.beside_moving(self._roofline, self._workload)
         seconds = self._roofline.updating(moved) + beside
         yield ComputeWork(self._step, "update", "outer optimizer", seconds, float(np.max(moved)))
@@ -634,8 +632,7 @@ class Costs:
         """Work of one rank on the loss of the whole micro-batch."""
         parts = self._batches.micro[micro]
         shapes, which = self._samples.shapes(parts)
-        is_root = np.arange(self._world_size) == root
-        everything = is_root * int(parts.sizes.sum())
+        everything = (np.arange(self._world_size) == root) * int(parts.sizes.sum())
         equal_shapes = np.full_like(which, which[int(np.argmax(parts.sizes))])
         times = self._times.seconds(activity, everything, shapes, equal_shapes)
         return self._work(activity, self._num_calls, times)

@@ -215,8 +215,7 @@ class Numbers(RecordsInterpreter):
             self._squares = squares([gradients[rank] for rank in ranks], batch_sizes, scale)
 
     def _gather_parts(self, parts: list[Array]) -> list[Array]:
-        rows = np.stack(parts)
-        return [rows] * self._world_size
+        return [np.stack(parts)] * self._world_size
 
     def _add_parts(self, parts: list[Array]) -> list[Array]:
         flat = [part.copy() for part in parts]

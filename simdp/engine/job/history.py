@@ -402,8 +402,7 @@ def train_through(
 
 def beginning(scenario: Scenario) -> State:
     """The state before the first step: all ranks have the same model."""
-    planner = Planner(scenario.cluster)
-    run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), planner)
+    run = Run(scenario, Slowdown(scenario.cluster, scenario.seed), Planner(scenario.cluster))
     for _ in run.setup():
         pass
     return run.state(0.0)
@@ -461,8 +460,7 @@ def _case(scenario: Scenario, attempt: Attempt) -> Scenario:
     changed = {key: value for key, value in settings.items() if value is not None}
     if not changed:
         return scenario
-    raw = override_all(scenario.resolved(), changed, scenario.base)
-    return checked(raw, scenario.base)
+    return checked(override_all(scenario.resolved(), changed, scenario.base), scenario.base)
 
 
 def _segment(case: Scenario, history: History, attempt: Attempt, state: State | None) -> Segment:
@@ -486,8 +484,7 @@ def _passed_over(before: State, after: State) -> State:
     arrays = dict(before.arrays)
     for key in {key for key in (*before.arrays, *after.arrays) if _name(key).startswith(OWN)}:
         arrays.pop(key, None)
-    own_state = {key: value for key, value in after.arrays.items() if _name(key).startswith(OWN)}
-    arrays |= own_state
+    arrays |= {key: value for key, value in after.arrays.items() if _name(key).startswith(OWN)}
     return replace(before, start=start, clock=after.clock, arrays=arrays, is_whole=False)
 
 

@@ -271,6 +271,5 @@ POLICIES: tuple[tuple[type[Recovery], type[Restarting]], ...] = (
 
 def policy_for(run: JobRun) -> Restarting:
     """Create the policy of a run."""
-    spec = run.plan.recovery
-    kinds = (policy for kind, policy in POLICIES if isinstance(spec, kind))
+    kinds = (policy for kind, policy in POLICIES if isinstance(run.plan.recovery, kind))
     return next(kinds, Restarting)(run)

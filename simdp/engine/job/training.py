@@ -121,8 +121,7 @@ class JobTraining:
         self._pending: list[tuple[SavedState, float] | None] = [None] * len(savings)
         self._due, self._owed = list[int](), 0.0
         self.marks = list[ProgressMark]()
-        kinds = range(len(savings))
-        self._frequent = min(kinds, key=lambda i: savings[i].every, default=None)
+        self._frequent = min(range(len(savings)), key=lambda i: savings[i].every, default=None)
 
     @property
     def is_done(self) -> bool:

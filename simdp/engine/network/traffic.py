@@ -389,8 +389,7 @@ def fair_rates(links: Ints, capacity: Floats) -> Floats:
     rates = np.empty(num_flows)
     active, left = np.arange(num_flows), capacity
     while True:
-        count = _count(links, num_links)
-        share = left / np.maximum(count, 1)
+        share = left / np.maximum(_count(links, num_links), 1)
         demand = narrowest(links, share)
         load = load_of(links, demand, num_links)
         settled = on_full_link(links, load >= left * (1 - SAME))
@@ -569,8 +568,7 @@ class Lockstep:
         own[0, slower] = 1 + len(used) + np.arange(len(slower))
         capacity = np.concatenate([[np.inf], capacity, bandwidth[slower]])
         links = np.concatenate([1 + places, own])
-        times = max(budget // links.size, 1)
-        return _ends(links, capacity, nbytes, alpha, times)
+        return _ends(links, capacity, nbytes, alpha, max(budget // links.size, 1))
 
 
 def _ends(links: Ints, capacity: Floats, nbytes: Floats, alpha: Floats, times: int) -> Floats:

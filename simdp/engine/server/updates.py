@@ -84,8 +84,7 @@ class Tapes:
         work = list(run.step(step, self.batches(step)))
         launch = run.scenario.cluster.overheads.launch
         if launch:
-            seconds = launch * run.slowdown.factors(step)
-            work.append(ComputeWork(step, "host", "launch", seconds))
+            work.append(ComputeWork(step, "host", "launch", launch * run.slowdown.factors(step)))
         before = _holds(step, run.memory.before(Update()))
         return ServerTape(work, before, _holds(step, run.memory.after(Update())))
 
@@ -349,8 +348,7 @@ class Learning(RecordsInterpreter):
         self._left: dict[int, dict[str, Array]] = {}
         self.replicas = Replicas(scenario, BatchSamples(scenario))
         drawn = self._workload.initial_weights(scenario.seed, 0, scenario.base)
-        mine = {name: drawn[name] for name in self.replicas.shapes}
-        self._trainer = Trainer(scenario, [mine])
+        self._trainer = Trainer(scenario, [{name: drawn[name] for name in self.replicas.shapes}])
         self._wire = self._workload.precision.gradient_dtype(self._workload.dtype)
 
     @property

@@ -766,8 +766,7 @@ class MultiheadAttention(Module):
             dropout=self.dropout,
             pad_id=padding.pad_id if padding else None,
         )
-        h = graph.call(core, *packed, *([padding.tokens] if padding else []))
-        return graph.call(back, h)
+        return graph.call(back, graph.call(core, *packed, *([padding.tokens] if padding else [])))
 
 
 class T5Attention(Layer):

@@ -510,8 +510,7 @@ class GLU(KeepsInput):
         if not needs[0]:
             return (None,)
         value, share = saved
-        both = [dy * share, dy * value * share * (1 - share)]
-        return (np.concatenate(both, axis=self.dim),)
+        return (np.concatenate([dy * share, dy * value * share * (1 - share)], axis=self.dim),)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         out = float(prod(inputs[0])) / 2

@@ -383,8 +383,7 @@ class Recurrent(Layer):
                 dx, gradients, _ = walk_back(cell, walked, weights, part, zeros)
                 slope += dx
                 for name, part_of in self._parts().items():
-                    gradient = getattr(gradients, part_of)
-                    run.add_gradient(f"{self.name}.{name}_{suffix}", gradient)
+                    run.add_gradient(f"{self.name}.{name}_{suffix}", getattr(gradients, part_of))
             if saved[number].mask is not None:
                 slope = masked(slope, saved[number].mask, self.dropout)
         return (np.ascontiguousarray(slope.swapaxes(0, 1)) if needs[0] else None,)

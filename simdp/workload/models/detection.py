@@ -273,8 +273,7 @@ class RetinaNet(PyramidModel):
         outputs = []
         for level, h in enumerate(maps):
             for number, layer in enumerate(convs):
-                act = ReLU(name=f"{lead}.relu.{level}.{number}")
-                h = graph.call(act, graph.call(layer, h))
+                h = graph.call(ReLU(name=f"{lead}.relu.{level}.{number}"), graph.call(layer, h))
             flat = Flatten(name=f"{lead}.flatten.{level}")
             outputs.append(graph.call(flat, graph.call(end, h)))
         return outputs

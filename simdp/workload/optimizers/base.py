@@ -355,8 +355,7 @@ def _conflicts(optimizer: Optimizer, arguments: dict[str, Any]) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _for_parameter(optimizer: Optimizer, name: str) -> Optimizer:
-    groups = (group for group in optimizer.param_groups or () if group.matches(name))
-    group = next(groups, None)
+    group = next((group for group in optimizer.param_groups or () if group.matches(name)), None)
     return _with_arguments(optimizer, group.arguments if group else {})
 
 
