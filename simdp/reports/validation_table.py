@@ -74,8 +74,7 @@ def fold_tables(found: LeftOut, width: int = WIDTH) -> RenderableType:
 OPTIONAL = ("sizes", "from 64 MiB", "points", "noise", "linear", "tau", "predicted")
 """Columns of summaries that a narrow terminal lacks, in the order in which they are left out."""
 
-OPTIONAL_OF_POINTS = ("kind", "inside", "90 % interval")
-"""As `OPTIONAL`, of points."""
+OPTIONAL_OF_POINTS = ("kind", "inside", "90 % interval")  # as `OPTIONAL`, of points
 
 
 P = TypeVar("P", StepComparison, MemoryComparison)

@@ -57,23 +57,15 @@ from simdp.workload.step_costs import forward_flops
 LARGEST_BATCH = 2**16
 """Largest micro-batch that is tried [samples]; what fills a device is less, but for toys."""
 
-LEAST_LENGTH = 64
-"""Shortest sequence that is tried where the model's own does not fit [tokens]."""
-
-LARGEST_SIZE = 1024
-"""Largest number of devices that is tried."""
+LEAST_LENGTH = 64  # shortest sequence that is tried where the model's own does not fit [tokens]
+LARGEST_SIZE = 1024  # largest number of devices that is tried
 
 EXACT_BATCHES = 16
 """Up to here every number of samples is tried; beyond, numbers of four binary digits."""
 
-STEPS = 2
-"""The first is warm-up."""
-
-DEPTHS = 2 * EDGE, 2 * EDGE + 1
-"""Depths of the two short stacks."""
-
-ADAPTING = ("lora", "qlora")
-"""Methods that train adapters only."""
+STEPS = 2  # the first is warm-up
+DEPTHS = 2 * EDGE, 2 * EDGE + 1  # depths of the two short stacks
+ADAPTING = ("lora", "qlora")  # methods that train adapters only
 
 NEARLY_THE_BEST = 0.95
 """Share of the fastest row's rate from which ``init`` prefers the simplest row."""
@@ -539,11 +531,8 @@ def _largest(lines: Sequence[MemoryLine], room: float) -> int:
 
 # Settings that need less memory -------------------------------------------------------------------
 
-SHARDED = ("zero1", "zero2", "fsdp")
-"""Strategies with sharding, least first."""
-
-NUM_STEPS = 2
-"""Memory reaches its peak by the second step."""
+SHARDED = ("zero1", "zero2", "fsdp")  # strategies with sharding, least first
+NUM_STEPS = 2  # memory reaches its peak by the second step
 
 
 class MemoryNeed(NamedTuple):
@@ -661,11 +650,8 @@ def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> MemoryNee
 
 # Presets of models --------------------------------------------------------------------------------
 
-ITEMSIZE = 4
-"""Bytes per parameter in float32."""
-
-SHOWN = 6
-"""Most buckets that are listed one by one."""
+ITEMSIZE = 4  # bytes per parameter in float32
+SHOWN = 6  # most buckets that are listed one by one
 
 
 def describe(name: str) -> str:

@@ -25,8 +25,7 @@ from simdp.workload.models import PRESETS, read_model
 
 FLOATING = ("bfloat16", "float16", "float32", "float64")
 
-GRADIENT_ITEMSIZE = 4
-"""Bytes of a gradient by which torch fills buckets; hooks may send fewer."""
+GRADIENT_ITEMSIZE = 4  # bytes of a gradient by which torch fills buckets; hooks may send fewer
 
 
 class Buckets(NamedTuple):
@@ -186,5 +185,4 @@ def _verdict(
     return tuple(found if exposed >= WORTH * step else found[::-1])
 
 
-WORTH = 0.1
-"""As in `simdp.studies.diagnose.verdict`."""
+WORTH = 0.1  # as in `simdp.studies.diagnose.verdict`

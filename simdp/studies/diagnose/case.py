@@ -28,11 +28,8 @@ from simdp.traces.timeline import RankTimeline, timeline
 SLOW = 1.5
 """Slow transfers take so many times the expected time or more; models of machines err by less."""
 
-QUICK = 0.25
-"""Quantile of like transfers that others are compared with."""
-
-LEAST_SLOW = 50e-6
-"""Least time of a slow transfer: launches and protocols differ by so much [s]."""
+QUICK = 0.25  # quantile of like transfers that others are compared with
+LEAST_SLOW = 50e-6  # least time of a slow transfer: launches and protocols differ by so much [s]
 
 
 @dataclass(frozen=True, eq=False)

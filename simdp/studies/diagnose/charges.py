@@ -77,8 +77,7 @@ KINDS = (
 HOST_LATE = ("sync", "compile", "search", "launch")
 """Those in which the host is late for another reason than data."""
 
-UNKNOWN = -1
-"""A rank without a trace."""
+UNKNOWN = -1  # a rank without a trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,12 +291,10 @@ def _blamed(
 
 # Ranks without a trace ----------------------------------------------------------------------------
 
-LARGE = 1e6
-"""Of smaller collectives, launches and protocols make more than links do [bytes]."""
+LARGE = 1e6  # of smaller collectives, launches and protocols make more than links do [bytes]
 
 
-STEADY = 1 / 3
-"""Standard deviation over mean up to which steps wait about as long."""
+STEADY = 1 / 3  # standard deviation over mean up to which steps wait about as long
 
 
 def untraced_waits(
@@ -358,11 +355,8 @@ def is_steady(waits: Sequence[float]) -> bool:
 
 # Late ranks ---------------------------------------------------------------------------------------
 
-CHANCE = 0.05
-"""Largest probability by chance of gains that count as a straggler's."""
-
-SAME = 1e-9
-"""Gains that differ by a smaller part are equal."""
+CHANCE = 0.05  # largest probability by chance of gains that count as a straggler's
+SAME = 1e-9  # gains that differ by a smaller part are equal
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,20 +16,11 @@ from simdp.arrays import Bools, Floats, Ints
 from simdp.studies.diagnose.case import Case
 from simdp.studies.diagnose.charges import KINDS, Lateness, lateness
 
-TIE = 1e-6
-"""Weight of transfers in the choice among ranks that wait equally long."""
-
-MOST_UNEVEN = 1 / 3
-"""Fraction of the steps that differ from the others, at most."""
-
-LEAST_UNEVEN = 0.02
-"""Fraction of a step by which a step that differs is longer, at least."""
-
-FACTOR = 1.5
-"""A step that differs takes so many times what the median takes."""
-
-ONCE = 6.0
-"""The same for waiting, which differs more from step to step."""
+TIE = 1e-6  # weight of transfers in the choice among ranks that wait equally long
+MOST_UNEVEN = 1 / 3  # fraction of the steps that differ from the others, at most
+LEAST_UNEVEN = 0.02  # fraction of a step by which a step that differs is longer, at least
+FACTOR = 1.5  # a step that differs takes so many times what the median takes
+ONCE = 6.0  # the same for waiting, which differs more from step to step
 
 FEW, MOST_OF_FEW = 8, 0.03
 """Of fewer steps, which is usual is not sure: what differs is a smaller part of a step there."""

@@ -22,20 +22,14 @@ from simdp.traces.intervals import Instants
 from simdp.traces.kernels import PRODUCTS, of_kind
 from simdp.traces.timeline import OPTIMIZER, RankTimeline
 
-ALMOST_NONE = 1e-3
-"""Part of a difference below which the others have none of it."""
-
-PART = 0.05
-"""Parts of compute that are named take so much of it at least."""
-
-MUCH = 0.1
-"""Parts of late launches that are named take so much of them at least."""
+ALMOST_NONE = 1e-3  # part of a difference below which the others have none of it
+PART = 0.05  # parts of compute that are named take so much of it at least
+MUCH = 0.1  # parts of late launches that are named take so much of them at least
 
 PAUSE, QUIET = 5e-3, 0.2
 """Least length of a pause [s], and the most of it that the host spends in calls."""
 
-IN_A_ROW = 5e-6
-"""Longest mean time between kernels that are launched in time [s]."""
+IN_A_ROW = 5e-6  # longest mean time between kernels that are launched in time [s]
 
 LONGEST = re.compile(r"[^(]*\((most of all .*)\) [^)]*$")
 """The kernel that takes longest, in a part of compute."""

@@ -18,20 +18,11 @@ from simdp.studies.diagnose.case import Case
 from simdp.studies.diagnose.host import SEARCHING
 from simdp.traces.timeline import RankTimeline
 
-SMALL = 2**20
-"""Collectives below it are small: the first bucket of DDP [bytes]."""
-
-MANY = 16
-"""Small collectives of a step from which on they are many."""
-
-MOSTLY = 0.5
-"""Fraction of a step's collectives that are small if these count."""
-
-GRADIENT = "torch::autograd::AccumulateGrad"
-"""Operator that accumulates a gradient."""
-
-REDUCED = ("float64", "float32", "float16", "bfloat16")
-"""Types of gradients."""
+SMALL = 2**20  # collectives below it are small: the first bucket of DDP [bytes]
+MANY = 16  # small collectives of a step from which on they are many
+MOSTLY = 0.5  # fraction of a step's collectives that are small if these count
+GRADIENT = "torch::autograd::AccumulateGrad"  # operator that accumulates a gradient
+REDUCED = ("float64", "float32", "float16", "bfloat16")  # types of gradients
 
 
 class Avoidable(NamedTuple):

@@ -34,8 +34,7 @@ BLOCKING = re.compile(
 
 MAY_BLOCK = re.compile(r"(cuda|hip|cu)Memcpy\w{0,32}Async", re.IGNORECASE)
 
-LEAST_BLOCKED = 50e-6
-"""Copies that hold the host for less were only enqueued [s]."""
+LEAST_BLOCKED = 50e-6  # copies that hold the host for less were only enqueued [s]
 
 READS = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero|nonzero|equal)$")
 """Operators whose answer the host waits for; optimizers and loaders read values of the host."""
@@ -46,11 +45,8 @@ COMPILING = re.compile(r"\(dynamo_timed\)$|^(entire_frame|entire_backward)_compi
 SEARCHING = "torch.distributed.ddp.reducer::search_unused_parameters"
 """Operator of DDP with ``find_unused_parameters``."""
 
-TINY = 20e-6
-"""Operators without a device that are shorter cost their call, not their work [s]."""
-
-NEXT_CALL = 50e-6
-"""Longest time between two calls in a row [s]."""
+TINY = 20e-6  # operators without a device that are shorter cost their call, not their work [s]
+NEXT_CALL = 50e-6  # longest time between two calls in a row [s]
 
 
 def matching(names: Sequence[str], codes: Ints, pattern: re.Pattern[str]) -> Bools:

@@ -39,11 +39,8 @@ COLLECTIVE_DTYPE_MISMATCH = "COLLECTIVE_DTYPE_MISMATCH"
 COLLECTIVE_STATE_MISMATCH = "COLLECTIVE_STATE_MISMATCH"
 UNDECIDED = "UNDECIDED"
 
-UNEVEN = ("all_to_all",)
-"""Collectives in which ranks may send different sizes."""
-
-AHEAD = 4
-"""Calls that are compared to find the rank that left one out."""
+UNEVEN = ("all_to_all",)  # collectives in which ranks may send different sizes
+AHEAD = 4  # calls that are compared to find the rank that left one out
 
 
 class RankCall(NamedTuple):
@@ -157,11 +154,8 @@ def rank_without_a_call(calls: Mapping[int, Sequence[RankCall]]) -> tuple[int, .
 
 # Dumps of the flight recorder ---------------------------------------------------------------------
 
-STATES = ("scheduled", "started", "completed")
-"""States of a collective, in order."""
-
-Calls = dict[int, dict[int, FlightEntry]]
-"""By rank and sequence number."""
+STATES = ("scheduled", "started", "completed")  # states of a collective, in order
+Calls = dict[int, dict[int, FlightEntry]]  # by rank and sequence number
 
 
 def diagnose_flight(records: Sequence[FlightRecord]) -> Diagnosis:

@@ -55,42 +55,25 @@ from simdp.studies.methods import (
 from simdp.studies.variants import variant
 from simdp.units import format_quantity, parse, parse_percent
 
-STEPS = 3
-"""A step to warm up, and two that count."""
-
-LARGE = 1e9
-"""Bytes of an all_reduce that reaches the bus bandwidth of the links."""
-
-LARGEST_BATCH = 1024
-"""Samples of a micro-batch that are tried at most, where none is given."""
+STEPS = 3  # a step to warm up, and two that count
+LARGE = 1e9  # bytes of an all_reduce that reaches the bus bandwidth of the links
+LARGEST_BATCH = 1024  # samples of a micro-batch that are tried at most, where none is given
 
 LAYERS = 50
 """Into which a number of parameters is divided, so that communication may overlap backward."""
 
-ADJUSTED = 2
-"""Times that compute is corrected for what overlapping communication adds to it."""
-
-ROUNDS = 8
-"""Simulations by which a job is brought to the step that was reported."""
-
-NEAR = 0.02
-"""Part by which its communication may then still differ."""
+ADJUSTED = 2  # times that compute is corrected for what overlapping communication adds to it
+ROUNDS = 8  # simulations by which a job is brought to the step that was reported
+NEAR = 0.02  # part by which its communication may then still differ
 
 SIMILAR = 1.3
 """Factor within which a bandwidth is as that of another machine, or communication as without
 overlap."""
 
-TINY = 1e-9
-"""Seconds that count as none."""
-
-BUCKET = 25 * 2**20
-"""Bytes of a DDP bucket for the comparison of bus bandwidths."""
-
-ALIKE = "x the samples; time of as many as now)"
-"""End of a change that makes steps larger."""
-
-LEAST = 1e-3
-"""Part of a step below which a finding is left out."""
+TINY = 1e-9  # seconds that count as none
+BUCKET = 25 * 2**20  # bytes of a DDP bucket for the comparison of bus bandwidths
+ALIKE = "x the samples; time of as many as now)"  # end of a change that makes steps larger
+LEAST = 1e-3  # part of a step below which a finding is left out
 
 HOW_TO_TRACE = (
     "A trace says more (which rank is late, the host, data, kernels): record torch.profiler with "

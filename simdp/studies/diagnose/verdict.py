@@ -47,8 +47,7 @@ from simdp.traces.timeline import RankTimeline
 
 # Causes -------------------------------------------------------------------------------------------
 
-WORTH = 0.07
-"""Share of a step below which causes leave it bound by its compute."""
+WORTH = 0.07  # share of a step below which causes leave it bound by its compute
 
 MOSTLY_COMPUTE, WORTH_MORE = 0.8, 0.1
 """Share of compute from which a step is bound by it unless a cause is worth more."""
@@ -56,11 +55,8 @@ MOSTLY_COMPUTE, WORTH_MORE = 0.8, 0.1
 COPIES_WORTH = 0.2
 """The same for copies, which a device is busy with, too; they come behind others of this worth."""
 
-MENTIONED = 1e-3
-"""Causes of less than this part of a step are left to the unexplained time."""
-
-UNEXPLAINED = 1e-3
-"""Unexplained time of less than this part of a step is not listed."""
+MENTIONED = 1e-3  # causes of less than this part of a step are left to the unexplained time
+UNEXPLAINED = 1e-3  # unexplained time of less than this part of a step is not listed
 
 PROFILED = 3.8e-6
 """Time that the profiler takes from the host for each event that it records there [s].
@@ -87,8 +83,7 @@ Such a trace does not show what they cost: on a device each waits for all kernel
 """
 
 OF_RANKS: tuple[Cause, ...] = ("straggler", "imbalance", "input_stall", "uneven_steps")
-MOST_OF_RANKS = 0.5
-"""Causes that come before these reads if they take half of the step."""
+MOST_OF_RANKS = 0.5  # causes that come before these reads if they take half of the step
 
 BEFORE_EXPOSED: tuple[Cause, ...] = ("slow_link", "unused_parameters", "many_small_collectives")
 """Put before exposed communication, since repair comes before overlap."""
@@ -339,8 +334,7 @@ def _ranks(case: Case, places: Ints) -> tuple[int, ...]:
 
 # Remedies -----------------------------------------------------------------------------------------
 
-MOST_CAUSES = 2
-"""Number of causes with simulated remedies: each replays the job a few times."""
+MOST_CAUSES = 2  # number of causes with simulated remedies: each replays the job a few times
 
 
 def _no_more_than_the_cause(

@@ -14,8 +14,7 @@ from simdp.studies.diagnose.logs.progress import progress_findings, usual_step
 from simdp.studies.diagnose.logs.sizes import KnownModels
 from simdp.traces.logs import JobLog
 
-CONFIDENCE = ("certain", "likely", "possible")
-"""How sure a finding is, the surest first."""
+CONFIDENCE = ("certain", "likely", "possible")  # how sure a finding is, the surest first
 
 ROOTS = (
     "host_out_of_memory",

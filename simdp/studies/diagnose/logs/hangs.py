@@ -18,11 +18,8 @@ from simdp.studies.diagnose.logs.sizes import KnownModels, in_words
 from simdp.studies.diagnose.mismatches import UNEVEN, ranks_in_words
 from simdp.traces.logs import BarLine, JobLog, RankEnd, WaitingCall
 
-EARLY = 16
-"""Collectives before the first step: set-up, and barriers around the preparation of data."""
-
-SHARDING = ("all_gather", "reduce_scatter")
-"""Collectives of sharded parameters."""
+EARLY = 16  # collectives before the first step: set-up, and barriers around the preparation of data
+SHARDING = ("all_gather", "reduce_scatter")  # collectives of sharded parameters
 
 OF_PARAMETERS = (*SHARDING, "all_reduce", "reduce", "broadcast")
 """Collectives of gradients and parameters."""

@@ -9,14 +9,9 @@ from simdp.results.diagnosis import Confidence, Finding, TextCause
 from simdp.studies.diagnose.logs.sizes import KnownModels, in_words
 from simdp.traces.logs import JobLog, MemorySummary, OutOfMemory
 
-CONTEXT = 2 * 2**30
-"""Bytes that a CUDA context and NCCL take outside of torch's allocator, at most."""
-
-NEAR_LIMIT = 0.1
-"""Part of the memory that may be unused when it is simply full."""
-
-FULL = 0.9
-"""Part of the memory in tensors from which it is full, whatever its blocks."""
+CONTEXT = 2 * 2**30  # bytes that a CUDA context and NCCL take outside of torch's allocator, at most
+NEAR_LIMIT = 0.1  # part of the memory that may be unused when it is simply full
+FULL = 0.9  # part of the memory in tensors from which it is full, whatever its blocks
 
 
 def memory_findings(logs: Sequence[JobLog], models: KnownModels) -> Iterator[Finding]:

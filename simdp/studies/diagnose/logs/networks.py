@@ -17,8 +17,7 @@ from simdp.results.diagnosis import Finding
 from simdp.studies.diagnose.expected import ReferenceMachines
 from simdp.traces.logs import JobLog, NcclDebugLog, NodeTopology
 
-SLOW = 0.75
-"""Part of the bandwidth that is due, below which it counts as slow."""
+SLOW = 0.75  # part of the bandwidth that is due, below which it counts as slow
 
 OF_A_CARD = (0.75, 1.05)
 """Parts of a card's bandwidth between which a bus bandwidth is that of one card."""
@@ -26,8 +25,7 @@ OF_A_CARD = (0.75, 1.05)
 CARDS = (1.25e9, 3.125e9, 6.25e9, 12.5e9, 25e9, 50e9, 100e9)
 """Bandwidths of network cards: 10 to 800 Gb/s [bytes/s]."""
 
-LARGE = 2**24
-"""Bytes from which a collective shows the bandwidth of links."""
+LARGE = 2**24  # bytes from which a collective shows the bandwidth of links
 
 PEERMEM = (
     "modprobe nvidia-peermem (or a driver and kernel with DMA-BUF), and check that ACS is off: "

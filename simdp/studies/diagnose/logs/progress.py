@@ -10,17 +10,10 @@ from simdp.reports.figures import percent, seconds
 from simdp.results.diagnosis import Finding
 from simdp.traces.logs import JobLog, ProgressLog
 
-SLOWER = 2.0
-"""Factor between two logs from which their speeds differ."""
-
-LONG = 3.0
-"""Factor above the median from which a step counts as long."""
-
-ENOUGH = 6
-"""Steps from which the median means something."""
-
-LOW_MFU = 0.2
-"""Model FLOPs utilisation below which a step of large matrix products is slow."""
+SLOWER = 2.0  # factor between two logs from which their speeds differ
+LONG = 3.0  # factor above the median from which a step counts as long
+ENOUGH = 6  # steps from which the median means something
+LOW_MFU = 0.2  # model FLOPs utilisation below which a step of large matrix products is slow
 
 
 def step_times(progress: ProgressLog) -> list[tuple[int, float]]:

@@ -21,17 +21,13 @@ from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.workload.models import PRESETS, read_model
 
-LEAST = 65_536
-"""Elements below which many tensors have equal sizes."""
-
-MOST_MODELS = 3
-"""Models that are named."""
+LEAST = 65_536  # elements below which many tensors have equal sizes
+MOST_MODELS = 3  # models that are named
 
 ITEMSIZES = {4: "float32", 2: "16 bits", 8: "Adam's two float32 states"}
 """Bytes per element of what is allocated."""
 
-SHARDS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Ranks among which parameters are sharded."""
+SHARDS = (1, 2, 4, 8, 16, 32, 64, 128)  # ranks among which parameters are sharded
 
 TOKENS = tuple(2**power for power in range(9, 18))
 """Tokens of a micro-batch whose logits may be allocated."""
