@@ -125,6 +125,7 @@ def steps_of(
         _nudge(replicas, nudge)
     for _ in run.setup():
         pass
+    is_one = cluster.world_size == 1 or scenario.strategy.execution == "single_process"
     for step, of_step in enumerate(batches):
         for _ in run.step(step, of_step):
             pass
@@ -135,14 +136,9 @@ def steps_of(
             gradients=seen.pop() if seen else {},
             weights=whole_weights(replicas)[shown],
             buffers=replicas.buffers[shown],
-            replicas_identical=_is_one(scenario)
-            or identical(replicas, _training(scenario, of_step)),
+            replicas_identical=is_one or identical(replicas, _training(scenario, of_step)),
             skipped=record.skipped,
         )
-
-
-def _is_one(scenario: Scenario) -> bool:
-    return scenario.cluster.world_size == 1 or scenario.strategy.execution == "single_process"
 
 
 def _training(scenario: Scenario, batches: StepBatches) -> Participants | None:

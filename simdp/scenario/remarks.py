@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -90,7 +91,8 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     if own := replaced_keys(scenario.cluster, scenario.base):
         found["calibration"] += f", but {' and '.join(own)} are the scenario's own"
     found |= how
-    left_open = [note for note in known.notes if _leaves_open(note)]
+    open_note = r"^not determined|fits? as well"
+    left_open = [note for note in known.notes if re.search(open_note, note)]
     if left_open and scenario.cluster.world_size > 1:
         found["undetermined"] = "; ".join(_without_lead(note) for note in left_open)
     return found
@@ -241,10 +243,6 @@ def calibration_of(scenario: Scenario) -> Calibration | None:
         with suppress(ScenarioError):  # a file that was there when the scenario was read
             return read_machine(name, scenario.base).calibration
     return None
-
-
-def _leaves_open(note: str) -> bool:
-    return note.startswith("not determined") or "fits as well" in note or "fit as well" in note
 
 
 def _without_lead(note: str) -> str:

@@ -237,9 +237,8 @@ class LocalSGD(Strategy):
     def _groups(self, facts: Facts) -> Ops:
         """Make process groups of neighbours."""
         sizes = {} if self.subgroup == "none" else {SUBGROUP: self.subgroup}
-        sizes |= {
-            _name(period): size for period, size in (self.period_group_size_dict or {}).items()
-        }
+        for period, size in (self.period_group_size_dict or {}).items():
+            sizes[f"period {period}"] = size
         for name, size in sizes.items():
             if self._group_of(name, size, facts) is not None:
                 ranks: Ints = np.arange(facts.world_size).reshape(-1, self._size_of(size, facts))
@@ -335,7 +334,8 @@ class LocalSGD(Strategy):
         if (periods := self.period_group_size_dict) is not None:
             ended = step.longest_period(tuple(periods), int(late), warmup)
             if ended is not None:
-                yield from self._average(facts, count(AFTER_WARMUP), _name(ended), periods[ended])
+                name, among = f"period {ended}", periods[ended]
+                yield from self._average(facts, count(AFTER_WARMUP), name, among)
         elif step.ends_period(self.local_steps, since=warmup + late):
             # Collectives of a warm-up step come before it.
             yield from self._average(facts, count(AFTER_WARMUP))
@@ -366,11 +366,6 @@ def average_weights(
     if copies:
         yield Copy("weights", nbytes)
     yield Hold("temporary", -nbytes)
-
-
-def _name(period: int) -> str:
-    """Return the name of the process groups of a period."""
-    return f"period {period}"
 
 
 class DiLoCo(Strategy):

@@ -233,19 +233,15 @@ def read_record(path: Path) -> FlightRecord:
                 "read, as torch 2.4 and later write them."
             ]
         )
-    ranks = [number(fields.get("rank")), _rank_of(path)]
-    rank = next((one for one in ranks if one is not None), None)
+    rank = number(fields.get("rank"))
+    if rank is None and (at_the_end := _AT_THE_END.search(path.name)):
+        rank = int(at_the_end[1])
     kept = [_entry(entry) for entry in listed(entries, MAX_ENTRIES) if isinstance(entry, dict)]
     groups = _groups(fields.get("pg_config"), kept)
     status = {str(name): _status(entry) for name, entry in mapping(fields.get("pg_status")).items()}
     return FlightRecord(
         path, rank, version, groups, status, tuple(kept), tuple(_remarks(kept, rank, len(entries)))
     )
-
-
-def _rank_of(path: Path) -> int | None:
-    found = _AT_THE_END.search(path.name)
-    return int(found[1]) if found else None
 
 
 def _remarks(kept: list[FlightEntry], rank: int | None, num_entries: int) -> Iterator[str]:

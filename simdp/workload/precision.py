@@ -289,10 +289,8 @@ class SixteenBit(Precision):
         )
 
 
-class Amp(SixteenBit):
-    """32-bit weights and gradients; autocast runs each layer in 16 or 32 bits."""
-
-    kind: Literal["amp"] = "amp"
+class WholeWeights(Precision):
+    """Base of precisions whose weights and gradients have the workload's dtype."""
 
     @property
     def has_master(self) -> bool:
@@ -303,6 +301,12 @@ class Amp(SixteenBit):
 
     def gradient_dtype(self, dtype: str) -> str:
         return dtype
+
+
+class Amp(WholeWeights, SixteenBit):
+    """32-bit weights and gradients; autocast runs each layer in 16 or 32 bits."""
+
+    kind: Literal["amp"] = "amp"
 
     def compute_dtype(self, policy: Policy, input_dtypes: Sequence[str], dtype: str) -> str:
         if policy == "promote":
@@ -312,7 +316,7 @@ class Amp(SixteenBit):
         return self.dtype if policy == "lower" else dtype
 
 
-class Full(Precision):
+class Full(WholeWeights):
     """Everything in the workload's dtype."""
 
     kind: Literal["full"] = "full"
@@ -321,18 +325,8 @@ class Full(Precision):
     def low(self) -> None:
         return None
 
-    @property
-    def has_master(self) -> bool:
-        return False
-
     def scaler(self) -> ScalerSettings | None:
         return None
-
-    def weight_dtype(self, dtype: str) -> str:
-        return dtype
-
-    def gradient_dtype(self, dtype: str) -> str:
-        return dtype
 
     def compute_dtype(self, policy: Policy, input_dtypes: Sequence[str], dtype: str) -> str:
         return dtype

@@ -516,7 +516,8 @@ def copied(
     for rank, source in enumerate(sources):
         for name in names:
             value = arrays.get(f"{source}/{name}")
-            follows = leaders is not None and leaders[rank] != rank and _is_piece(name)
+            is_piece = "/" in name and not name.startswith(OWN)
+            follows = leaders is not None and leaders[rank] != rank and is_piece
             if value is None and not follows:
                 value = arrays.get(f"0/{name}")
             if value is not None:
@@ -527,11 +528,6 @@ def copied(
 
 def _name(key: str) -> str:
     return key.partition("/")[2]
-
-
-def _is_piece(name: str) -> bool:
-    """Whether ranks may have pieces of a tensor."""
-    return "/" in name and not name.startswith(OWN)
 
 
 # Checks ------------------------------------------------------------------------------------------
