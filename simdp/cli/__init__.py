@@ -84,7 +84,7 @@ def _without_contradictions(command: Callable[..., Any], **given: Any) -> Any:
         if given.get(loud) and given.get(name):
             option = "--json" if name == "as_json" else f"--{name}"
             raise ScenarioError(
-                [f"--{loud}: has no effect beside {option}; leave one of the two out."]
+                f"--{loud}: has no effect beside {option}; leave one of the two out."
             )
     return command(**given)
 

@@ -200,7 +200,7 @@ def refuse_settings(settings: list[str] | None) -> None:
     """
     if settings:
         raise ScenarioError(
-            [f"--set {settings[0]}: is for scenarios; give a script its own arguments behind it."]
+            f"--set {settings[0]}: is for scenarios; give a script its own arguments behind it."
         )
 
 
@@ -253,7 +253,7 @@ def numbers_of_ranks(said: str) -> list[int]:
     parts = [part.strip() for part in said.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise ScenarioError(
-            [f"--ranks {said}: is no list of numbers of ranks; write for example 1,2,4."]
+            f"--ranks {said}: is no list of numbers of ranks; write for example 1,2,4."
         )
     return sorted({int(part) for part in parts})
 
@@ -309,16 +309,14 @@ def ranks_of_script(said: str | None) -> tuple[tuple[int, ...], tuple[int, int] 
         both = [one.strip() for one in ([before, after] if colon else [before])]
         if not all(one.isascii() and one.isdigit() and int(one) for one in both):
             raise ScenarioError(
-                [
-                    f"--ranks {said}: is no list of numbers of ranks; write for example 1,2,4, or "
-                    "4:2 to resume on another number."
-                ]
+                f"--ranks {said}: is no list of numbers of ranks; write for example 1,2,4, or "
+                "4:2 to resume on another number."
             )
         numbers += [int(one) for one in both]
         if colon:
             resume = int(both[0]), int(both[1])
     if max(numbers) > MAX_RANKS:
-        raise ScenarioError([f"--ranks {said}: a rank is a thread; {MAX_RANKS} ranks at most."])
+        raise ScenarioError(f"--ranks {said}: a rank is a thread; {MAX_RANKS} ranks at most.")
     if len(set(numbers)) == 1:
         numbers.append(1)
     return tuple(sorted(set(numbers))), resume

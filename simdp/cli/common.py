@@ -80,7 +80,7 @@ class Shared(NamedTuple):
         """Refuse options that contradict each other."""
         if self.workers is not None and self.scheduler is not None:
             raise ScenarioError(
-                ["--workers: a scheduler has workers of its own; leave one of the two out."]
+                "--workers: a scheduler has workers of its own; leave one of the two out."
             )
 
     @contextmanager
@@ -228,7 +228,7 @@ def overrides_of(settings: list[str] | None) -> dict[str, Any]:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise ScenarioError(
-                [f"--set {setting}: is not KEY=VALUE; write for example cluster.world_size=4."]
+                f"--set {setting}: is not KEY=VALUE; write for example cluster.world_size=4."
             )
         overrides[key] = _with_catalogue_devices(key, parse_yaml(value, f"--set {key}"))
     return overrides
@@ -270,12 +270,10 @@ def listed_values(
     for text in given:
         key, equals, values = text.partition("=")
         if not equals or not key:
-            raise ScenarioError(
-                [f"{option} {text}: is not KEY=V1,V2; write for example {example}."]
-            )
+            raise ScenarioError(f"{option} {text}: is not KEY=V1,V2; write for example {example}.")
         if key in found:
             raise ScenarioError(
-                [f"{option} {text}: {key} is there already; give all its values at once."]
+                f"{option} {text}: {key} is there already; give all its values at once."
             )
         told = short(key, values) if short is not None else None
         parsed = parse_yaml(f"[{values}]", f"{option} {text}") if told is None else told
@@ -380,6 +378,6 @@ def ranks_of(said: str) -> list[int]:
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
         if not int(low) <= int(high) < MAX_WORLD_SIZE:
             wanted = f"write such as 0-7 or 0,3,8-15, all below {MAX_WORLD_SIZE}."
-            raise ScenarioError([f"--ranks: {said!r} is no list of ranks; {wanted}"])
+            raise ScenarioError(f"--ranks: {said!r} is no list of ranks; {wanted}")
         ranks.update(range(int(low), int(high) + 1))
     return sorted(ranks)

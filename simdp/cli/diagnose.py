@@ -169,7 +169,7 @@ def _found(
         if given:
             option = f"--{next(iter(given))}"
             why = f"contradict each other, as {option} is for a job without a trace"
-            raise ScenarioError([f"{paths[0]}, {option}: {why}; leave one of them out."])
+            raise ScenarioError(f"{paths[0]}, {option}: {why}; leave one of them out.")
         raw = None if model is None else parse_yaml(model, "--model")
         found = _of_files(paths, machine, remedies, raw)
         names = ["standard input" if str(path) == "-" else path.name for path in paths]
@@ -178,10 +178,8 @@ def _found(
         return found, title, [*command, *of_machine]
     if not given:
         raise ScenarioError(
-            [
-                "FILE, --step: neither given; give a trace or a log, or, without one, for example "
-                "--step 320ms --comm 40% --gpus 8 --device a100-sxm4-80gb."
-            ]
+            "FILE, --step: neither given; give a trace or a log, or, without one, for example "
+            "--step 320ms --comm 40% --gpus 8 --device a100-sxm4-80gb."
         )
     from simdp.studies.diagnose.reported import diagnose_reported, reported_job
 
@@ -206,7 +204,7 @@ def _of_files(paths: list[Path], machine: str | None, remedies: bool, model: Any
     from simdp.studies import diagnose as study
 
     if paths.count(Path("-")) > 1:
-        raise ScenarioError(["-: given twice; standard input can be read once."])
+        raise ScenarioError("-: given twice; standard input can be read once.")
     with TemporaryDirectory() as folder:
         piped = Path(folder) / STANDARD_INPUT
         if Path("-") in paths:

@@ -87,17 +87,15 @@ def _sizes(
         ("--nproc-per-node", nproc_per_node),
     ):
         if value is not None and value < 1:
-            raise ScenarioError([f"{option} {value}: must be >= 1."])
+            raise ScenarioError(f"{option} {value}: must be >= 1.")
     if nnodes is None and nproc_per_node is None:
         return world_size, None
     per_node = nproc_per_node or 1
     ranks = (nnodes or 1) * per_node
     if world_size not in (None, ranks):
         raise ScenarioError(
-            [
-                f"--world-size {world_size}: is not --nnodes x --nproc-per-node = {ranks}; leave "
-                "it out."
-            ]
+            f"--world-size {world_size}: is not --nnodes x --nproc-per-node = {ranks}; leave "
+            "it out."
         )
     return ranks, per_node
 

@@ -217,7 +217,7 @@ def _cluster(machines: Any, device: str | None) -> Path:
     if device is not None:
         return Path(machine_with(device_option(device) or ""))
     if not machines:
-        raise ScenarioError(["--on: a script names no machine; write for example --on dgx-h100."])
+        raise ScenarioError("--on: a script names no machine; write for example --on dgx-h100.")
     return Path(machines[0])
 
 

@@ -127,5 +127,5 @@ def whole_number(text: str) -> int:
         If it is none.
     """
     if not text.isascii() or not text.isdecimal():
-        raise ScenarioError([f"--gpus {text}: is not a whole number; write for example 32."])
+        raise ScenarioError(f"--gpus {text}: is not a whole number; write for example 32.")
     return int(text)

@@ -64,7 +64,7 @@ def init(
 
     check_outputs(out)
     if out.exists() and not force:
-        raise ScenarioError([f"{out}: is there already; add --force, or --out another file."])
+        raise ScenarioError(f"{out}: is there already; add --force, or --out another file.")
     missing = _missing({"--machine": machine or device, "--model": model, "--gpus": gpus})
     if machine is None and device is None:
         machine = _ask("Machine (list machines)", NEEDED["--machine"], known_machine)
@@ -100,7 +100,7 @@ def _missing(given: dict[str, object]) -> list[str]:
     if missing and not sys.stdin.isatty():
         example = " ".join(f"{option} {NEEDED[option]}" for option in missing)
         raise ScenarioError(
-            [f"{', '.join(missing)}: must be given where nobody can be asked; add {example}."]
+            f"{', '.join(missing)}: must be given where nobody can be asked; add {example}."
         )
     return missing
 

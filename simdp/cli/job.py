@@ -111,7 +111,7 @@ def _deadline(until: str | None) -> float | None:
     try:
         seconds = parse(until, "time", "3 days")
     except UnitError as error:
-        raise ScenarioError([f"--until: {error}"]) from None
+        raise ScenarioError(f"--until: {error}") from None
     if not 0 < seconds < float("inf"):
-        raise ScenarioError([f'--until: {until} is out of range; write for example "3 days".'])
+        raise ScenarioError(f'--until: {until} is out of range; write for example "3 days".')
     return seconds

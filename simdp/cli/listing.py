@@ -24,7 +24,7 @@ def list_kinds(
     from simdp.studies.families import CODELESS, kinds, names, places
 
     if family is not None and family not in names():
-        raise ScenarioError([unknown_name("family", family, names())])
+        raise ScenarioError(unknown_name("family", family, names()))
     shown = [family] if family else [name for name in names() if not (where and name in CODELESS)]
     lines = places if where else kinds
     say(wide_table.kinds({name: lines(name) for name in shown}))

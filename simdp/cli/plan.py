@@ -150,7 +150,7 @@ def _asked(
     from simdp.studies.plan.request import PlanRequest, parse_limit, parse_sure
 
     if goal not in GOALS:
-        raise ScenarioError([f"--for: {unknown_name('goal', goal, list(GOALS))}"])
+        raise ScenarioError(f"--for: {unknown_name('goal', goal, list(GOALS))}")
     found = {name: parse_limit(name, text) for name, text in limits.items() if text is not None}
     known = None if sure is None else parse_sure(sure)
     start = PlanRequest(goal, choices=_choices(choose), global_batch=global_batch, sure=known)

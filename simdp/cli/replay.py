@@ -57,7 +57,7 @@ def replay(
     from simdp.studies.replay import read_job, replay_of, size_of
 
     if out.suffix not in (".yaml", ".yml"):
-        raise ScenarioError([f"--out {out}: is no YAML file; write for example scenario.yaml."])
+        raise ScenarioError(f"--out {out}: is no YAML file; write for example scenario.yaml.")
     check_outputs(out)
     found = replay_of(
         read_job(traces),

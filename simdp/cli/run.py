@@ -165,14 +165,12 @@ def _refuse_unsuited(
     part = [option for option, value in asked.items() if value is not None]
     if weights and (scenario.sweep or not scenario.numerics):
         why = "a sweep trains many models" if scenario.sweep else "numerics: false trains none"
-        raise ScenarioError([f"--save-weights: {why}; leave it out, or --set what it needs."])
+        raise ScenarioError(f"--save-weights: {why}; leave it out, or --set what it needs.")
     if part and scenario.sweep:
-        raise ScenarioError(
-            [f"{part[0]}: a sweep has many runs; leave it out, or --set sweep={{}}."]
-        )
+        raise ScenarioError(f"{part[0]}: a sweep has many runs; leave it out, or --set sweep={{}}.")
     if shared and not scenario.sweep:
         instead = "see --save-state and --resume" if shared[0] == "--continue" else "leave it out"
-        raise ScenarioError([f"{shared[0]}: a run without a sweep has no points; {instead}."])
+        raise ScenarioError(f"{shared[0]}: a run without a sweep has no points; {instead}.")
 
 
 def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | None:
@@ -182,7 +180,7 @@ def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | 
 
     if not traces:
         if ranks is not None:
-            raise ScenarioError(["--ranks: says whose --traces to write; add it, or leave it out."])
+            raise ScenarioError("--ranks: says whose --traces to write; add it, or leave it out.")
         return None
     _, point = scenario.points()[-1]
     return chosen_ranks(point.cluster.world_size, None if ranks is None else ranks_of(ranks))
@@ -264,7 +262,7 @@ def _simulate(
     from simdp.studies.sweep import sweep
 
     if fabric not in FABRICS:
-        raise ScenarioError([f"--fabric: {unknown_name('fabric', fabric, FABRICS)}"])
+        raise ScenarioError(f"--fabric: {unknown_name('fabric', fabric, FABRICS)}")
     return sweep(
         scenario,
         workers=shared.workers or 1,

@@ -320,11 +320,11 @@ def torch_there(command: str = "torchrun") -> None:
         found = version("torch")
     except PackageNotFoundError:
         problem = f"{command}: needs torch, which is not installed; pip install 'simdp[torch]'."
-        raise ScenarioError([problem]) from None
+        raise ScenarioError(problem) from None
     if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         problem = f"{command}: torch {found} is installed; needs {wanted} or later: "
-        raise ScenarioError([f"{problem}pip install 'torch>={wanted}'."])
+        raise ScenarioError(f"{problem}pip install 'torch>={wanted}'.")
 
 
 def _tell(
@@ -509,7 +509,7 @@ def recording(record: Path | None, where: Where, cluster: Path) -> Iterator[None
 
     if record.suffix not in (".yaml", ".yml"):
         problem = f"--record {record}: a scenario's name ends in .yaml; write {record}.yaml."
-        raise ScenarioError([problem])
+        raise ScenarioError(problem)
     recorder = ScriptRecorder(record)
     with added(recorder):
         yield
@@ -560,7 +560,7 @@ def environment(
         port = "29400" if port in ("", "0") else port  # 0: any that is free
         if not host or not port.isdigit():
             problem = f"--rdzv-endpoint {rdzv_endpoint}: must be HOST:PORT, as localhost:29400."
-            raise ScenarioError([problem])
+            raise ScenarioError(problem)
     return {
         "MASTER_ADDR": host,
         "MASTER_PORT": port,
@@ -585,11 +585,11 @@ def output_prefixes(
     local, n = where.cluster.local_size, where.cluster.world_size
     if tee not in ("0", "1", "2", "3"):
         problem = f"--tee {tee}: must be 0, 1 (stdout), 2 (stderr) or 3 (both), for all ranks."
-        raise ScenarioError([problem])
+        raise ScenarioError(problem)
     chosen = [int(text) if text.isdigit() else local for text in shown.split(",") if text]
     if any(rank >= local for rank in chosen):
         problem = f"--local-ranks-filter {shown}: must be some of 0 ... {local - 1}, as 0,1."
-        raise ScenarioError([problem])
+        raise ScenarioError(problem)
     found: list[dict[str, str | None]] = []
     for rank in range(n):
         mark = Template(template).safe_substitute(

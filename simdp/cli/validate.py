@@ -146,7 +146,7 @@ def _found(
 
     by = next((one for one in BY if one == without), None)
     if by is None:
-        raise ScenarioError([f"--leave-out: {unknown_name('thing to leave out', without, BY)}"])
+        raise ScenarioError(f"--leave-out: {unknown_name('thing to leave out', without, BY)}")
     found = leave_out(paths, by, **many)
     return found.validation, found
 
@@ -157,7 +157,7 @@ def _share(option: str, text: str) -> float:
     try:
         return parse_percent(text)
     except UnitError as error:
-        raise ScenarioError([f"{option}: {error}"]) from None
+        raise ScenarioError(f"{option}: {error}") from None
 
 
 def _check_errors(found: Validation, limit: float | None) -> int:

@@ -176,10 +176,8 @@ def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
     for number, straggler in enumerate(cluster.stragglers):
         if isinstance(straggler, DegradedLink) and straggler.comes_and_goes():
             raise ScenarioError(
-                [
-                    f"{where}: cluster.stragglers.{number}: degraded_link comes and goes by steps, "
-                    "of which a rank program knows none; leave out steps, on and off."
-                ]
+                f"{where}: cluster.stragglers.{number}: degraded_link comes and goes by steps, "
+                "of which a rank program knows none; leave out steps, on and off."
             )
     return cluster
 
@@ -617,11 +615,9 @@ def compiled(text: str, path: str) -> CodeType:
 def _run(name: str, where: Where, seed: int, body: Body, argv: list[str]) -> ProgramResult:
     if where.cluster.world_size > MAX_RANKS:
         raise ScenarioError(
-            [
-                f"world_size: a rank program runs a thread for each rank, and {MAX_RANKS} of them "
-                f"at most, not {where.cluster.world_size}; use python -m simdp collective for "
-                "larger clusters."
-            ]
+            f"world_size: a rank program runs a thread for each rank, and {MAX_RANKS} of them "
+            f"at most, not {where.cluster.world_size}; use python -m simdp collective for "
+            "larger clusters."
         )
     backends = {backend: collectives_of(backend, where.collectives) for backend in BACKENDS}
     ranks: list[Process] = []

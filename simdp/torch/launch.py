@@ -352,10 +352,8 @@ def play(
     cluster = where.cluster
     if cluster.world_size > MAX_RANKS:
         raise ScenarioError(
-            [
-                f"--nnodes x --nproc-per-node = {cluster.world_size}: a script runs a thread for "
-                f"each rank, and {MAX_RANKS} of them at most; take fewer."
-            ]
+            f"--nnodes x --nproc-per-node = {cluster.world_size}: a script runs a thread for "
+            f"each rank, and {MAX_RANKS} of them at most; take fewer."
         )
     backends = {backend: collectives_of(backend, where.collectives) for backend in BACKENDS}
     ranks: list[Rank] = []

@@ -102,12 +102,10 @@ class Investigation:
         for record in records:
             if record.started not in (None, record.world_size):
                 raise ScenarioError(
-                    [
-                        f"audit: the script starts {record.started} ranks itself where "
-                        f"{record.world_size} are asked for; let it start as many as "
-                        "torch.cuda.device_count(), or give their number by --batch-arg, as "
-                        "'--world-size {ranks}'."
-                    ]
+                    f"audit: the script starts {record.started} ranks itself where "
+                    f"{record.world_size} are asked for; let it start as many as "
+                    "torch.cuda.device_count(), or give their number by --batch-arg, as "
+                    "'--world-size {ranks}'."
                 )
         failed = [record for record in records if record.error]
         if failed:
@@ -183,10 +181,8 @@ class Investigation:
             first_try = "leave --exact out, or run" if self.exact else "run"
             command = f"simdp torchrun --nproc-per-node {1 if first.started else size}"
             raise ScenarioError(
-                [
-                    f"audit: the script fails {where} {ranks_counted(size)}: {first.reason}; "
-                    f"{first_try} it with {command} first."
-                ]
+                f"audit: the script fails {where} {ranks_counted(size)}: {first.reason}; "
+                f"{first_try} it with {command} first."
             )
         self.findings.append(_collectives(first))
 

@@ -96,11 +96,9 @@ class Resuming:
         if not exists(path):
             _check_run("--save-arg", stopped)
             raise ScenarioError(
-                [
-                    f"--save-arg: no checkpoint was written on {before} ranks within "
-                    f"{len(stopped.ranks[0].steps)} steps; give an argument that writes "
-                    f"{CHECKPOINT}, and an interval below --max-steps."
-                ]
+                f"--save-arg: no checkpoint was written on {before} ranks within "
+                f"{len(stopped.ranks[0].steps)} steps; give an argument that writes "
+                f"{CHECKPOINT}, and an interval below --max-steps."
             )
         done = stopped.stopped_at or RunView(stopped).count
         if stopped.stopped_at is None and self.at_step and self.at_step < done:
@@ -304,7 +302,7 @@ def _check_run(option: str, record: RunRecord) -> None:
     """Raise if the script fails with the arguments of an option."""
     if record.error:
         raise ScenarioError(
-            [f"{option}: the script fails on {ranks_counted(record.world_size)}: {record.reason}"]
+            f"{option}: the script fails on {ranks_counted(record.world_size)}: {record.reason}"
         )
 
 

@@ -191,39 +191,31 @@ def _check_steps(program: Program, inquiry: Investigation) -> None:
     for view in inquiry.views.values():
         if view.first.replicated is not None and not view.first.calls:
             raise ScenarioError(
-                [
-                    f"audit: {_place(view.first.replicated)}: all devices of "
-                    "nn.DataParallel are of one rank, and an audit compares numbers of ranks; "
-                    "wrap the model in DistributedDataParallel."
-                ]
+                f"audit: {_place(view.first.replicated)}: all devices of "
+                "nn.DataParallel are of one rank, and an audit compares numbers of ranks; "
+                "wrap the model in DistributedDataParallel."
             )
         staged = next((rank.staged for rank in view.record.ranks if rank.staged is not None), None)
         if staged is not None:
             raise ScenarioError(
-                [
-                    f"audit: {_place(staged)}: gradients of activations come from "
-                    "another rank, as in a pipeline whose ranks have other layers; an audit "
-                    "compares ranks that have the whole model."
-                ]
+                f"audit: {_place(staged)}: gradients of activations come from "
+                "another rank, as in a pipeline whose ranks have other layers; an audit "
+                "compares ranks that have the whole model."
             )
     idle = [view for view in inquiry.views.values() if not view.first.steps]
     if not idle:
         return
     if len(idle) == len(inquiry.views):
         raise ScenarioError(
-            [
-                f"audit: {program.name} makes no optimizer step; audit a script that trains, "
-                "with arguments that let it."
-            ]
+            f"audit: {program.name} makes no optimizer step; audit a script that trains, "
+            "with arguments that let it."
         )
     size = idle[0].world_size
     printed = idle[0].record.output.strip().splitlines()[-1:]
     last = f", and says {printed[0].strip()!r}" if printed else ""
     raise ScenarioError(
-        [
-            f"audit: {program.name} makes no optimizer step on {ranks_counted(size)}{last}; "
-            f"give other numbers of ranks, as --ranks {2 * size},{4 * size}."
-        ]
+        f"audit: {program.name} makes no optimizer step on {ranks_counted(size)}{last}; "
+        f"give other numbers of ranks, as --ranks {2 * size},{4 * size}."
     )
 
 
@@ -244,10 +236,8 @@ def _give_batch(runner: Runner, request: ScriptAudit, runs: dict[int, Run]) -> s
     total = sum(view.samples(0).values()) if not record.error else 0
     if not total:
         raise ScenarioError(
-            [
-                f"--batch-arg: the samples of a step on {most} ranks were not found; give the "
-                "script's own arguments, and leave --batch-arg out."
-            ]
+            f"--batch-arg: the samples of a step on {most} ranks were not found; give the "
+            "script's own arguments, and leave --batch-arg out."
         )
     template = str(request.batch_arg)
     given = []

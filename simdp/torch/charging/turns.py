@@ -100,11 +100,9 @@ def read_record(path: Path) -> LayerRecord | MeasuredRecord:
         return MeasuredRecord(path, _validated(FromMeasurements, path, raw))
     if kind != "profile" or "path" not in raw:
         raise ScenarioError(
-            [
-                f"--compute {path}: needs kind: profile and the path of a CSV of layers, and may "
-                "have microbatch, device, dtype and update; or kind: measured and points, both as "
-                "in workload.compute."
-            ]
+            f"--compute {path}: needs kind: profile and the path of a CSV of layers, and may "
+            "have microbatch, device, dtype and update; or kind: measured and points, both as "
+            "in workload.compute."
         )
     keys = {key: value for key, value in raw.items() if key != "path"}
     return _record(path.parent / str(raw["path"]), _validated(FromProfile, path, keys))
@@ -531,7 +529,7 @@ class Recorded(RankLocal):
             return
         if isinstance(self.record, MeasuredRecord):
             raise ScenarioError(
-                [f"--compute {self.record.path}: the script trains no module; leave it out."]
+                f"--compute {self.record.path}: the script trains no module; leave it out."
             )
         called = list(dict.fromkeys(name for turns in self.turns for name in turns.called))
         problem = (
@@ -539,7 +537,7 @@ class Recorded(RankLocal):
             f"layers {_some([layer.name for layer in self.record.layers])}; it calls "
             f"{_some(called) or 'none'}. Name the record's lines after the model's modules."
         )
-        raise ScenarioError([problem])
+        raise ScenarioError(problem)
 
 
 def _around(called: Any) -> Any:
