@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 
 from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.observation import DRAWS, before_step, mine, unobserved
-from simdp.torch.audit.observer import inner_optimizer
+from simdp.torch.audit.observation import DRAWS, Observation, before_step, mine, unobserved
+from simdp.torch.audit.observer import inner_optimizer, parameters_of
 from simdp.torch.audit.records import BackwardRecord, Place
 from simdp.torch.audit.sketches import values
 from simdp.torch.cuda.machine import Patches
@@ -54,6 +54,17 @@ def _rank() -> Rank:
     rank = current()
     assert rank is not None
     return rank
+
+
+def at_each_step(patches: Patches, act: Callable[[Observation, Any], None]) -> None:
+    """Act before each step, with the rank's observation and the optimizer, when it is outermost."""
+
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        here = mine()
+        if here is not None and not here.stepping:
+            act(here, optimizer)
+
+    patches.undo(register_optimizer_step_pre_hook(before_step(hook)).remove)
 
 
 def several_ranks() -> bool:
@@ -208,28 +219,26 @@ class AveragedAtStep(Change):
         self.names = None if names is None else set(names)
 
     def patch(self, patches: Patches) -> None:
-        patches.undo(register_optimizer_step_pre_hook(before_step(self._average)).remove)
+        at_each_step(patches, self._average)
 
-    def _average(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _average(self, here: Observation, optimizer: Any) -> None:
         from simdp.torch.audit.observer import _name
 
-        here = mine()
-        if here is None or not several_ranks() or here.stepping:
+        if not several_ranks():
             return
         count = dist.get_world_size()
         with unobserved(), torch.no_grad():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if not parameter.requires_grad or hasattr(parameter, "_local_tensor"):
-                        continue
-                    if self.names is not None and _name(here, id(parameter)) not in self.names:
-                        continue
-                    grad = parameter.grad
-                    if grad is None:
-                        grad = parameter.grad = torch.zeros_like(parameter)
-                    flat = grad.contiguous()
-                    dist.all_reduce(flat)
-                    grad.copy_(flat / count)
+            for parameter in parameters_of(optimizer):
+                if not parameter.requires_grad or hasattr(parameter, "_local_tensor"):
+                    continue
+                if self.names is not None and _name(here, id(parameter)) not in self.names:
+                    continue
+                grad = parameter.grad
+                if grad is None:
+                    grad = parameter.grad = torch.zeros_like(parameter)
+                flat = grad.contiguous()
+                dist.all_reduce(flat)
+                grad.copy_(flat / count)
 
 
 class ScaledAtStep(Change):
@@ -239,17 +248,13 @@ class ScaledAtStep(Change):
         self.factor = factor
 
     def patch(self, patches: Patches) -> None:
-        patches.undo(register_optimizer_step_pre_hook(before_step(self._scale)).remove)
+        at_each_step(patches, self._scale)
 
-    def _scale(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        here = mine()
-        if here is None or here.stepping:
-            return
+    def _scale(self, here: Observation, optimizer: Any) -> None:
         with unobserved(), torch.no_grad():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(self.factor)
+            for parameter in parameters_of(optimizer):
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.factor)
 
 
 class ClippedAtStep(Change):
@@ -263,7 +268,7 @@ class ClippedAtStep(Change):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 patches.wrap(owner, name, functools.partial(self._later, name))
         patches.wrap(torch.Tensor, "register_hook", self._hook_later)
-        patches.undo(register_optimizer_step_pre_hook(before_step(self._clip)).remove)
+        at_each_step(patches, self._clip)
 
     def _later(self, name: str, original: Any) -> Any:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -292,10 +297,8 @@ class ClippedAtStep(Change):
 
         return register_hook
 
-    def _clip(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        rank, here = current(), mine()
-        if rank is None or here is None or here.stepping:
-            return
+    def _clip(self, here: Observation, optimizer: Any) -> None:
+        rank = _rank()
         with unobserved(), torch.no_grad():
             for parameter, hook in rank.state["hooks"]:
                 if parameter.grad is not None:
@@ -317,13 +320,10 @@ class ImposedRates(Change):
         rank.state["rates"] = {}
 
     def patch(self, patches: Patches) -> None:
-        patches.undo(register_optimizer_step_pre_hook(before_step(self._set)).remove)
+        at_each_step(patches, self._set)
         patches.undo(register_optimizer_step_post_hook(self._restore).remove)
 
-    def _set(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        here = mine()
-        if here is None or here.stepping:
-            return
+    def _set(self, here: Observation, optimizer: Any) -> None:
         number = here.number_of_optimizer(optimizer)
         count = sum(one.optimizer == number for one in here.record.steps)
         settings = self.settings.get((number, count))
@@ -388,13 +388,7 @@ class BroadcastWeights(FirstCall):
     """Gives every rank the parameters and buffers of rank 0."""
 
     def act(self, module: Any) -> None:
-        if not several_ranks():
-            return
-        for tensor in (*module.parameters(), *module.buffers()):
-            if not hasattr(tensor, "_local_tensor") and tensor.is_floating_point():
-                flat = tensor.detach().contiguous()
-                dist.broadcast(flat, 0)
-                tensor.copy_(flat)
+        _from_rank_0(module)
 
 
 class Nudged(FirstCall):
@@ -411,7 +405,7 @@ class Nudged(FirstCall):
 
     def patch(self, patches: Patches) -> None:
         super().patch(patches)
-        patches.undo(register_optimizer_step_pre_hook(before_step(self._gradients)).remove)
+        at_each_step(patches, self._gradients)
 
     def act(self, module: Any) -> None:
         drawn = stream(0, "nudged weights")
@@ -425,21 +419,17 @@ class Nudged(FirstCall):
                 moved = torch.nextafter(local.detach().cpu(), away)
                 local.copy_(moved * (1 + signs.to(local.dtype) * self.unit / 2))
 
-    def _gradients(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        here = mine()
-        if here is None or here.stepping:
-            return
+    def _gradients(self, here: Observation, optimizer: Any) -> None:
         drawn = stream(0, "nudged gradients", len(here.record.steps))
         with unobserved(), torch.no_grad(), torch._C._DisableTorchDispatch():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    grad = getattr(parameter.grad, "_local_tensor", parameter.grad)
-                    if grad is None or grad.is_meta or grad.layout is not torch.strided:
-                        continue
-                    noise = torch.from_numpy(drawn.standard_normal(tuple(grad.shape)))
-                    unit = max(self.unit, torch.finfo(grad.dtype).eps)
-                    scale = grad.double().pow(2).mean().sqrt() * unit
-                    grad.add_((noise * scale * UNITS).to(grad.dtype))
+            for parameter in parameters_of(optimizer):
+                grad = getattr(parameter.grad, "_local_tensor", parameter.grad)
+                if grad is None or grad.is_meta or grad.layout is not torch.strided:
+                    continue
+                noise = torch.from_numpy(drawn.standard_normal(tuple(grad.shape)))
+                unit = max(self.unit, torch.finfo(grad.dtype).eps)
+                scale = grad.double().pow(2).mean().sqrt() * unit
+                grad.add_((noise * scale * UNITS).to(grad.dtype))
 
 
 UNITS = 2
@@ -547,20 +537,14 @@ class RestoredOptimizers(Change):
         self.states = dict(states)
 
     def patch(self, patches: Patches) -> None:
-        patches.undo(register_optimizer_step_pre_hook(before_step(self._load)).remove)
+        at_each_step(patches, self._load)
 
-    def _load(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        here, rank = mine(), current()
-        if here is None or rank is None or here.stepping:
-            return
+    def _load(self, here: Observation, optimizer: Any) -> None:
         number = here.number_of_optimizer(optimizer)
-        if any(one.optimizer == number for one in here.record.steps):
-            return
-        state = self.states.get((rank.rank, number))
-        if state is None:
-            return
-        with unobserved():
-            inner_optimizer(optimizer).load_state_dict(state[0])
+        state = self.states.get((_rank().rank, number))
+        if state is not None and not any(one.optimizer == number for one in here.record.steps):
+            with unobserved():
+                inner_optimizer(optimizer).load_state_dict(state[0])
 
 
 class RestoredGenerators(FirstCall):

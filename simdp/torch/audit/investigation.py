@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -110,14 +111,10 @@ class Investigation:
         failed = [record for record in records if record.error]
         if failed:
             self._failed(records, failed)
-            sizes = [record.world_size for record in records if not record.error]
-            if len(sizes) < 2:
-                self.views = {
-                    record.world_size: RunView(record) for record in records if not record.error
-                }
-                return
             records = [record for record in records if not record.error]
         self.views = {record.world_size: RunView(record) for record in records}
+        if failed and len(records) < 2:
+            return
         samples.by_content(list(self.views.values()))
         placed = comparisons.places(list(self.views.values()))
         if placed and not any(isinstance(one, ch.Placed) for one in self.always):
@@ -314,7 +311,7 @@ class Investigation:
             return
         draws = [data_changes.IntegerDraws() for _ in sizes]
         runs = [
-            self.changed(size, [one], keep={"found": _found_by(one)})
+            self.changed(size, [one], keep={"found": partial(getattr, one, "found")})
             for size, one in zip(sizes, draws, strict=True)
         ]
         given, own = (record.extra.get("found", {}) for record in self.runner.run(runs))
@@ -587,13 +584,7 @@ class Investigation:
         if before is None or after is None or after[2] > 1e-5:
             return False
         self.experiments.append(
-            Experiment(
-                "metric_averaged_wrongly",
-                how,
-                before[2],
-                after[2],
-                1e-5,
-            )
+            Experiment("metric_averaged_wrongly", how, before[2], after[2], 1e-5)
         )
         self.findings.append(
             finding(
@@ -608,10 +599,6 @@ class Investigation:
             )
         )
         return True
-
-
-def _found_by(change: data_changes.IntegerDraws) -> Callable[[], Any]:
-    return lambda: change.found
 
 
 def _gain(before: Pair, after: Pair) -> float:
@@ -767,16 +754,10 @@ def _metric_values(base: RunView, view: RunView, line: Line) -> tuple[float, flo
             continue
         summed = _apart(first, second)
         meant = _apart(first / base.world_size, second / view.world_size)
-        size = min(summed, meant)
-        if summed <= meant:
-            shown = float(first.reshape(-1)[0]), float(second.reshape(-1)[0])
-        else:
-            shown = (
-                float(first.reshape(-1)[0] / base.world_size),
-                float(second.reshape(-1)[0] / view.world_size),
-            )
+        size, counts = min((summed, (1, 1)), (meant, (base.world_size, view.world_size)))
         if found is None or size > found[2]:
-            found = (*shown, size)
+            shown, other_shown = (part.reshape(-1)[0] for part in (first, second))
+            found = float(shown / counts[0]), float(other_shown / counts[1]), size
     return found
 
 
@@ -819,8 +800,5 @@ def _differ(one: str, other: str) -> bool:
 
 
 def _metric_that_differs(base: RunView, view: RunView) -> Line | None:
-    for line in _small_calls(view):
-        found = _metric_values(base, view, line)
-        if found is not None and found[2] > METRIC:
-            return line
-    return None
+    found = ((line, _metric_values(base, view, line)) for line in _small_calls(view))
+    return next((line for line, one in found if one is not None and one[2] > METRIC), None)

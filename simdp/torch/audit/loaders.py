@@ -80,14 +80,7 @@ def _created(here: Observation, loader: Any) -> None:
         base = base.dataset
     size = None if iterable or not hasattr(base, "__len__") else len(base)
     here.record.loaders.append(
-        LoaderRecord(
-            running(),
-            shuffles,
-            bool(setting),
-            size,
-            subset,
-            iterable,
-        )
+        LoaderRecord(running(), shuffles, bool(setting), size, subset, iterable)
     )
 
 

@@ -156,6 +156,22 @@ def after(observe: Callable[..., None]) -> Callable[[Any], Any]:
     return around
 
 
+def before(observe: Callable[..., None]) -> Callable[[Any], Any]:
+    """Return what wraps a function: its call is observed with its arguments, then made."""
+
+    def around(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            here = seen()
+            if here is not None:
+                observe(here, *args, **kwargs)
+            return original(*args, **kwargs)
+
+        return wrapped
+
+    return around
+
+
 def before_step(act: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], Any]:
     """Return a hook of optimizers that acts before a step, but when the gradients are computed.
 

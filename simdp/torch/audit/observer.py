@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from simdp.torch.audit.observation import (
     Observation,
     add,
     after,
+    before,
     before_step,
     seen,
     unobserved,
@@ -168,23 +170,22 @@ class Observer(RankLocal):
         patches.put(nn.Module, "__call__", __call__)
         patches.wrap(nn.Module, "register_parameter", _registering)
         patches.wrap(DistributedDataParallel, "__init__", after(_wrapped))
-        patches.wrap(nn.Module, "load_state_dict", _loading("model"))
-        patches.wrap(functional, "batch_norm", _normalising)
-        patches.wrap(functional, "dropout", _dropping)
+        patches.wrap(functional, "batch_norm", before(_normalising))
+        patches.wrap(functional, "dropout", before(_dropping))
         for kind in (nn.modules.dropout._DropoutNd, nn.MultiheadAttention):
             patches.wrap(kind, "__init__", after(_dropout_made))
         patches.wrap(nn.Module, "__setattr__", _assigning)
-        patches.wrap(torch, "load", _loading("file"))
-        patches.wrap(functional, "scaled_dot_product_attention", _attending)
+        patches.wrap(torch, "load", before(partial(_loading, "file")))
+        patches.wrap(functional, "scaled_dot_product_attention", before(_attending))
         for name in DRAWS:
-            patches.wrap(torch, name, _drawing)
+            patches.wrap(torch, name, before(partial(_drawing, name)))
         for name in LOSSES:
-            patches.wrap(functional, name, functools.partial(_counting, name))
+            patches.wrap(functional, name, before(partial(_counting, name)))
         patches.wrap(torch.autograd, "backward", self._backward)
-        patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", _casting)
-        patches.wrap(torch, "compile", _compiling)
-        patches.wrap(DistributedDataParallel, "register_comm_hook", _hooking_reduction)
-        patches.wrap(nn.DataParallel, "forward", _replicating)
+        patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", before(_casting))
+        patches.wrap(torch, "compile", before(_compiling))
+        patches.wrap(DistributedDataParallel, "register_comm_hook", before(_hooking_reduction))
+        patches.wrap(nn.DataParallel, "forward", before(_replicating))
 
     def _called(self, here: Observation, module: Any, args: Any, kwargs: Any) -> None:
         """Observe a call of a module by the script, not by another module."""
@@ -287,19 +288,17 @@ class Observer(RankLocal):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 patches.wrap(owner, name, _clipping)
         patches.wrap(LRScheduler, "__init__", _scheduler_made)
-        patches.wrap(LRScheduler, "step", _scheduling)
-        patches.wrap(Optimizer, "load_state_dict", _loading("optimizer"))
-        patches.wrap(LRScheduler, "load_state_dict", _loading("scheduler"))
-        patches.wrap(torch.amp.grad_scaler.GradScaler, "load_state_dict", _loading("scaler"))
-        patches.wrap(torch.Tensor, "register_hook", _hooking)
+        patches.wrap(LRScheduler, "step", before(_scheduling))
+        patches.wrap(torch.Tensor, "register_hook", before(_hooking))
         for owner, kind in (
             (Optimizer, "optimizer"),
             (LRScheduler, "scheduler"),
             (torch.amp.grad_scaler.GradScaler, "scaler"),
             (nn.Module, "model"),
         ):
-            patches.wrap(owner, "state_dict", _saving(kind))
-        patches.wrap(torch, "save", _saving("file"))
+            patches.wrap(owner, "state_dict", before(partial(_saving, kind)))
+            patches.wrap(owner, "load_state_dict", before(partial(_loading, kind)))
+        patches.wrap(torch, "save", before(partial(_saving, "file")))
 
     def _adding(self, original: Any) -> Any:
         observer = self
@@ -366,47 +365,41 @@ class Observer(RankLocal):
         record.scheduled = here.scheduled
         kept = (rank.rank, number) in self.states
         if self.state_at is not None and record.at >= self.state_at and not kept:
-            self._keep(rank, number, optimizer, here)
+            with torch._C._DisableTorchDispatch():
+                state = copy.deepcopy(inner_optimizer(optimizer).state_dict())
+            self.states[rank.rank, number] = state, here.states, here.own_states
         with unobserved():
             self._gradients(rank, here, optimizer, record)
         here.record.steps.append(record)
         here.states, here.own_states, here.since, here.messaged = None, {}, 0, False
 
-    def _keep(self, rank: Rank, number: int, optimizer: Any, here: Observation) -> None:
-        import copy
-
-        with torch._C._DisableTorchDispatch():
-            state = copy.deepcopy(inner_optimizer(optimizer).state_dict())
-        self.states[rank.rank, number] = state, here.states, here.own_states
-
     def _gradients(self, rank: Rank, here: Observation, optimizer: Any, record: StepRecord) -> None:
         whole = rank.rank == 0
         states = inner_optimizer(optimizer).state
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._watch(here, parameter)
-                name, grad = _name(here, id(parameter)), parameter.grad
-                place = here.places.get(name)
-                shard = is_shard(parameter) or (place is not None and place.leads)
-                if shard:
-                    record.shards.add(name)
-                    if record.number == 0 and place is None:
-                        here.record.follows = _followed(here, parameter)
-                if record.number == 0:
-                    by_row = parameter.ndim > 1 and len(parameter) <= MOST_ROWS
-                    rows = loaders.row_hashes(parameter if by_row else parameter[None])
-                    if rows:
-                        here.record.contents[name] = parameter.numel(), rows
-                known = grad is not None and not grad.is_meta
-                record.grad_probes[name] = _probe(here, name, grad) if known else None
-                if whole or shard:
-                    record.grads[name] = _sketch(here, name, grad) if known else None
-                record.before[name] = _probe(here, name, parameter)
-                for key, value in (states.get(parameter) or {}).items():
-                    if isinstance(value, torch.Tensor) and not value.is_meta:
-                        found = probe(value)
-                        if found is not None:
-                            record.state[f"{name}: {key}"] = found
+        for parameter in parameters_of(optimizer):
+            self._watch(here, parameter)
+            name, grad = _name(here, id(parameter)), parameter.grad
+            place = here.places.get(name)
+            shard = is_shard(parameter) or (place is not None and place.leads)
+            if shard:
+                record.shards.add(name)
+                if record.number == 0 and place is None:
+                    here.record.follows = _followed(here, parameter)
+            if record.number == 0:
+                by_row = parameter.ndim > 1 and len(parameter) <= MOST_ROWS
+                rows = loaders.row_hashes(parameter if by_row else parameter[None])
+                if rows:
+                    here.record.contents[name] = parameter.numel(), rows
+            known = grad is not None and not grad.is_meta
+            record.grad_probes[name] = _probe(here, name, grad) if known else None
+            if whole or shard:
+                record.grads[name] = _sketch(here, name, grad) if known else None
+            record.before[name] = _probe(here, name, parameter)
+            for key, value in (states.get(parameter) or {}).items():
+                if isinstance(value, torch.Tensor) and not value.is_meta:
+                    found = probe(value)
+                    if found is not None:
+                        record.state[f"{name}: {key}"] = found
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         here = seen()
@@ -419,14 +412,13 @@ class Observer(RankLocal):
         assert rank is not None
         record = here.record.steps[-1]
         with unobserved():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    name = _name(here, id(parameter))
-                    if parameter.is_meta:
-                        continue
-                    record.after_probes[name] = _probe(here, name, parameter)
-                    if rank.rank == 0 or name in record.shards:
-                        record.after[name] = _sketch(here, name, parameter)
+            for parameter in parameters_of(optimizer):
+                name = _name(here, id(parameter))
+                if parameter.is_meta:
+                    continue
+                record.after_probes[name] = _probe(here, name, parameter)
+                if rank.rank == 0 or name in record.shards:
+                    record.after[name] = _sketch(here, name, parameter)
 
     # Collectives ----------------------------------------------------------------------------------
 
@@ -450,23 +442,14 @@ class Observer(RankLocal):
         def _barrier(self: Any, opts: Any = None) -> Any:
             here = seen()
             if here is not None:
-                record = CallRecord(
-                    "barrier",
-                    (),
-                    "",
-                    running(),
-                    here.step,
-                    False,
-                    "",
-                    None,
-                )
+                record = CallRecord("barrier", (), "", running(), here.step, False, "", None)
                 here.record.calls.append(record)
             return barrier(self, opts)
 
         patches.put(Virtual, "_call", _call)
         patches.put(Virtual, "barrier", _barrier)
         for name in ("send", "recv", "recv_anysource"):
-            patches.wrap(Virtual, name, _messaging)
+            patches.wrap(Virtual, name, before(_messaging))
 
 
 def _sketch(here: Observation, name: str, tensor: Any) -> Floats | None:
@@ -484,6 +467,11 @@ def _probe(here: Observation, name: str, tensor: Any) -> Floats | None:
 def inner_optimizer(optimizer: Any) -> Any:
     """Return the optimizer of a rank's own part, of one that splits parameters over ranks."""
     return getattr(optimizer, "optim", optimizer)
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _followed(here: Observation, parameter: Any) -> int | None:
@@ -589,25 +577,19 @@ def _record_buffers(here: Observation, module: Any) -> None:
                     here.buffers[clean(name)] = found
 
 
-def _normalising(original: Any) -> Any:
-    @functools.wraps(original)
-    def batch_norm(
-        input: Any,
-        running_mean: Any,
-        running_var: Any,
-        weight: Any = None,
-        bias: Any = None,
-        training: bool = False,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        here = seen()
-        if here is not None and training and torch.is_grad_enabled():
-            key = None if weight is None else id(weight)
-            add(here.record.norms, here.creators.get(key, running()) if key else running())
-        return original(input, running_mean, running_var, weight, bias, training, *args, **kwargs)
-
-    return batch_norm
+def _normalising(
+    here: Observation,
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    *_: Any,
+    **__: Any,
+) -> None:
+    if training and torch.is_grad_enabled():
+        add(here.record.norms, here.creators.get(id(weight), running()))
 
 
 def _dropout_made(here: Observation, module: Any) -> None:
@@ -615,8 +597,11 @@ def _dropout_made(here: Observation, module: Any) -> None:
 
 
 def _made(callers: int) -> Line | None:
-    """Return the line that makes the module of one of the nearest callers, if it is recorded."""
-    for depth in range(2, 2 + callers):
+    """Return the line that makes the module of one of the nearest callers, if it is recorded.
+
+    The callers are those of the function that `before` wraps.
+    """
+    for depth in range(3, 3 + callers):
         line = getattr(sys._getframe(depth).f_locals.get("self"), "_audited_line", None)
         if line is not None:
             return line
@@ -634,69 +619,51 @@ def _assigning(original: Any) -> Any:
     return __setattr__
 
 
-def _dropping(original: Any) -> Any:
-    @functools.wraps(original)
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        here = seen()
-        if here is not None and training and p and torch.is_grad_enabled():
-            add(here.record.dropouts, _made(1) or running())
-        return original(input, p, training, inplace)
-
-    return dropout
+def _dropping(
+    here: Observation, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> None:
+    if training and p and torch.is_grad_enabled():
+        add(here.record.dropouts, _made(1) or running())
 
 
-def _attending(original: Any) -> Any:
-    @functools.wraps(original)
-    def scaled_dot_product_attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        here = seen()
-        if here is not None and dropout_p and torch.is_grad_enabled():
-            add(here.record.dropouts, _made(2) or running())
-        return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
-
-    return scaled_dot_product_attention
+def _attending(
+    here: Observation,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    *_: Any,
+    **__: Any,
+) -> None:
+    if dropout_p and torch.is_grad_enabled():
+        add(here.record.dropouts, _made(2) or running())
 
 
-def _drawing(original: Any) -> Any:
-    @functools.wraps(original)
-    def draw(*args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        line = directly()
-        if here is not None and original.__name__ == "randint" and line is not None:
-            add(here.record.index_draws, line)
-        if here is not None and line is not None and kwargs.get("generator") is not None:
-            number = here.number_of(kwargs["generator"])
-            if number is not None and number not in here.own_states:
-                here.own_states[number] = kwargs["generator"].get_state()
-        if here is None or here.batch is None or here.loading is not None or line is None:
-            return original(*args, **kwargs)  # before training, or of the data set
-        if torch.is_grad_enabled():
-            add(here.record.draws, line)
-        return original(*args, **kwargs)
-
-    return draw
+def _drawing(name: str, here: Observation, *_: Any, generator: Any = None, **__: Any) -> None:
+    line = directly(3)
+    if line is None:
+        return
+    if name == "randint":
+        add(here.record.index_draws, line)
+    if generator is not None:
+        number = here.number_of(generator)
+        if number is not None and number not in here.own_states:
+            here.own_states[number] = generator.get_state()
+    of_a_step = here.batch is not None and here.loading is None  # not of the data set
+    if of_a_step and torch.is_grad_enabled():
+        add(here.record.draws, line)
 
 
-def _counting(name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        if here is not None and torch.is_grad_enabled() and getattr(input, "requires_grad", False):
-            with unobserved():
-                count = _terms(name, input, target, kwargs)
-            reduction = str(kwargs.get("reduction", "mean"))
-            rows = int(input.shape[0]) if input.ndim else 1
-            here.counts.append(LossCount(name, reduction, count, rows, running()))
-        return original(input, target, *args, **kwargs)
-
-    return loss
+def _counting(
+    name: str, here: Observation, input: Any, target: Any, *_: Any, **options: Any
+) -> None:
+    if torch.is_grad_enabled() and getattr(input, "requires_grad", False):
+        with unobserved():
+            count = _terms(name, input, target, options)
+        reduction = str(options.get("reduction", "mean"))
+        rows = int(input.shape[0]) if input.ndim else 1
+        here.counts.append(LossCount(name, reduction, count, rows, running()))
 
 
 def _terms(name: str, input: Any, target: Any, kwargs: Any) -> float:
@@ -729,31 +696,20 @@ def _shorten(here: Observation, dtype: Any) -> None:
         here.record.autocast = max(here.record.autocast, float(torch.finfo(dtype).eps))
 
 
-def _casting(original: Any) -> Any:
-    def __enter__(self: Any) -> Any:  # noqa: N807
-        here = seen()
-        if here is not None and self._enabled:
-            _shorten(here, self.fast_dtype)
-        return original(self)
-
-    return __enter__
+def _casting(here: Observation, autocast: Any) -> None:
+    if autocast._enabled:
+        _shorten(here, autocast.fast_dtype)
 
 
-def _compiling(original: Any) -> Any:
-    def compiling(*args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        if here is not None:
-            here.record.compiled = True
-        return original(*args, **kwargs)
-
-    return compiling
+def _compiling(here: Observation, *_: Any, **__: Any) -> None:
+    here.record.compiled = True
 
 
 # Optimizer ----------------------------------------------------------------------------------------
 
 
 def _clipping(original: Any) -> Any:
-    @functools.wraps(original)
+    @wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         here = seen()
         if here is None:
@@ -772,43 +728,24 @@ def _clipping(original: Any) -> Any:
     return clip
 
 
-def _hooking(original: Any) -> Any:
-    @functools.wraps(original)
-    def register_hook(self: Any, hook: Any) -> Any:
-        here = seen()
-        line = running()
-        if here is not None and isinstance(self, nn.Parameter) and line is not None:
-            add(here.record.hooks, line)
-        return original(self, hook)
-
-    return register_hook
+def _hooking(here: Observation, tensor: Any, hook: Any) -> None:
+    line = running()
+    if isinstance(tensor, nn.Parameter) and line is not None:
+        add(here.record.hooks, line)
 
 
-def _hooking_reduction(original: Any) -> Any:
-    @functools.wraps(original)
-    def register_comm_hook(self: Any, state: Any, hook: Any) -> Any:
-        here = seen()
-        if here is not None:
-            by_torch = str(getattr(hook, "__module__", "")).partition(".")[0] == "torch"
-            here.record.comm_hooks.append((by_torch, running()))
-        return original(self, state, hook)
-
-    return register_comm_hook
+def _hooking_reduction(here: Observation, ddp: Any, state: Any, hook: Any) -> None:
+    by_torch = str(getattr(hook, "__module__", "")).partition(".")[0] == "torch"
+    here.record.comm_hooks.append((by_torch, running()))
 
 
-def _replicating(original: Any) -> Any:
-    @functools.wraps(original)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        if here is not None and len(self.device_ids) > 1 and here.record.replicated is None:
-            here.record.replicated = running()
-        return original(self, *args, **kwargs)
-
-    return forward
+def _replicating(here: Observation, parallel: Any, *_: Any, **__: Any) -> None:
+    if len(parallel.device_ids) > 1 and here.record.replicated is None:
+        here.record.replicated = running()
 
 
 def _scheduler_made(original: Any) -> Any:
-    @functools.wraps(original)
+    @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         here = seen()
         if here is None:
@@ -824,58 +761,27 @@ def _scheduler_made(original: Any) -> Any:
     return __init__
 
 
-def _scheduling(original: Any) -> Any:
-    @functools.wraps(original)
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        if here is not None and not here.building:
-            here.scheduled += 1
-            here.record.scheduler_steps.append((directly() is not None, running()))
-        return original(self, *args, **kwargs)
-
-    return step
+def _scheduling(here: Observation, *_: Any, **__: Any) -> None:
+    if not here.building:
+        here.scheduled += 1
+        here.record.scheduler_steps.append((directly(3) is not None, running()))
 
 
-def _saving(kind: str) -> Callable[[Any], Any]:
-    def around(original: Any) -> Any:
-        @functools.wraps(original)
-        def save(*args: Any, **kwargs: Any) -> Any:
-            here = seen()
-            if here is not None and (kind, running()) not in here.record.saves:
-                here.record.saves.append((kind, running()))
-            return original(*args, **kwargs)
-
-        return save
-
-    return around
+def _saving(kind: str, here: Observation, *_: Any, **__: Any) -> None:
+    if (kind, running()) not in here.record.saves:
+        here.record.saves.append((kind, running()))
 
 
-def _loading(kind: str) -> Callable[[Any], Any]:
-    def around(original: Any) -> Any:
-        @functools.wraps(original)
-        def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-            here = seen()
-            if here is not None and not here.record.steps:
-                here.record.loads.append((kind, running()))
-            return original(self, *args, **kwargs)
-
-        return load_state_dict
-
-    return around
+def _loading(kind: str, here: Observation, *_: Any, **__: Any) -> None:
+    if not here.record.steps:
+        here.record.loads.append((kind, running()))
 
 
 # Collectives --------------------------------------------------------------------------------------
 
 
-def _messaging(original: Any) -> Any:
-    @functools.wraps(original)
-    def message(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        if here is not None:
-            here.messaged = True
-        return original(self, *args, **kwargs)
-
-    return message
+def _messaging(here: Observation, *_: Any, **__: Any) -> None:
+    here.messaged = True
 
 
 def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: str) -> None:
@@ -886,18 +792,10 @@ def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: s
         found = np.concatenate([each.array.astype(float) for each in buffers])
     inside = here.backward is not None or torch._C._current_graph_task_id() != -1
     dtype = str(first.dtype).removeprefix("torch.")
-    record = CallRecord(
-        name,
-        (first.size,),
-        dtype,
-        running(),
-        here.step,
-        inside,
-        more,
-        found,
-        stack(),
+    line, at = running(), here.step
+    here.record.calls.append(
+        CallRecord(name, (first.size,), dtype, line, at, inside, more, found, stack())
     )
-    here.record.calls.append(record)
     if here.stepping and found is None and name.startswith(("all_reduce", "reduce")):
         here.record.steps[-1].reduces = True
 

@@ -55,12 +55,8 @@ def by_content(views: Sequence[RunView]) -> None:
 
 def training_loaders(rank: RankRecord) -> list[int]:
     """Return the numbers of loaders whose batches reached a backward pass."""
-    used = {
-        rank.batches[backward.batch].loader
-        for backward in rank.backwards
-        if backward.batch is not None
-    }
-    return sorted(used)
+    used = {one.batch for one in rank.backwards if one.batch is not None}
+    return sorted({rank.batches[batch].loader for batch in used})
 
 
 def evaluation_loaders(rank: RankRecord) -> list[int]:
@@ -197,10 +193,8 @@ def line_of_loop(view: RunView, loader: LoaderRecord | None = None) -> Line | No
     """Return the line of the loop over a training loader."""
     if loader is not None and loader.iterated is not None:
         return loader.iterated
-    for number in training_loaders(view.first):
-        if view.first.loaders[number].iterated is not None:
-            return view.first.loaders[number].iterated
-    return None
+    lines = (view.first.loaders[number].iterated for number in training_loaders(view.first))
+    return next((line for line in lines if line is not None), None)
 
 
 def tied(source: RunView, target: RunView) -> Change | None:

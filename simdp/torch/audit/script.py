@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simdp.errors import ScenarioError
-from simdp.results.audit import (
-    CAUSES,
-    AuditReport,
-    Check,
-    Finding,
-    SampleRow,
-)
+from simdp.results.audit import CAUSES, AuditReport, Check, Finding, SampleRow
 from simdp.torch.audit import comparisons, samples
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.investigation import Investigation
@@ -178,7 +172,8 @@ def _audit(program: Program, request: ScriptAudit) -> AuditReport:
         inquiry.epochs()
         inquiry.metrics()
         if request.save_arg is not None and request.resume_arg is not None:
-            sizes = request.resume_ranks or _resume_sizes(inquiry)
+            size = next((size for size in inquiry.sizes if size > 1), inquiry.sizes[0])
+            sizes = request.resume_ranks or (size, size)
             for size in sizes:
                 runs.setdefault(size, replace(runs[max(runs)], world_size=size))
             save, resume = shlex.split(request.save_arg), shlex.split(request.resume_arg)
@@ -221,11 +216,6 @@ def _check_steps(program: Program, inquiry: Investigation) -> None:
 
 def _place(line: Line) -> str:
     return f"{Path(line.file).name}:{line.line}"
-
-
-def _resume_sizes(inquiry: Investigation) -> tuple[int, int]:
-    size = next((size for size in inquiry.sizes if size > 1), inquiry.sizes[0])
-    return size, size
 
 
 def _give_batch(runner: Runner, request: ScriptAudit, runs: dict[int, Run]) -> str:
@@ -344,10 +334,7 @@ SAMPLE_CAUSES = (
     *("different_seed_split", "same_data_on_every_rank", "sampler_padding_duplicates"),
     "last_batch_smaller",
 )
-ALSO_GRADIENTS = (
-    *SAMPLE_CAUSES,
-    *("unsynchronised_parameters", "schedule_steps_with_world_size"),
-)
+ALSO_GRADIENTS = (*SAMPLE_CAUSES, "unsynchronised_parameters", "schedule_steps_with_world_size")
 """Causes that other checks show, and gradients too."""
 
 ELSEWHERE = (
@@ -391,19 +378,10 @@ def _gradients(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
         return Check("gradients", "ok", f"agree to {worst:.0e}, as rounding explains")
     status = _status(findings, causes) or _status(findings, ALSO_GRADIENTS)
     if not rows:
-        unequal = next(
-            (
-                found
-                for view in inquiry.views.values()
-                if (found := comparisons.replicas(view)) is not None
-            ),
-            None,
-        )
-        text = (
-            "agree"
-            if unequal is None
-            else f"of {unequal[1]} differ between ranks at step {unequal[2]}"
-        )
+        text = "agree"
+        for _, name, step, _ in _unequal(inquiry).values():
+            text = f"of {name} differ between ranks at step {step}"
+            break
         return Check("gradients", status or "differ", text)  # type: ignore[arg-type]
     row = rows[0]
     return Check(
@@ -453,12 +431,14 @@ def _schedule(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     return Check("schedule", "ok", "same learning rates on any number of ranks")
 
 
+def _unequal(inquiry: Investigation) -> dict[int, tuple[str, str, int, float]]:
+    """Return the first difference between the ranks of each run that has one."""
+    found = {size: comparisons.replicas(view) for size, view in inquiry.views.items()}
+    return {size: unequal for size, unequal in found.items() if unequal is not None}
+
+
 def _state(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
-    unequal = {
-        size: found
-        for size, view in inquiry.views.items()
-        if (found := comparisons.replicas(view)) is not None
-    }
+    unequal = _unequal(inquiry)
     if not unequal:
         return Check("replicas", "ok", "identical at every step")
     size, (stage, name, step, difference) = next(iter(unequal.items()))
