@@ -165,8 +165,7 @@ def broadcast(
 ) -> Work | None:
     """Copy the tensor of rank ``src`` to all others."""
     call = "broadcast"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     root = at.root(src, group_src, call, "src")
     whole(tensor, call, "tensor")
@@ -185,8 +184,7 @@ def scatter(
 ) -> Work | None:
     """Send each rank one tensor of rank ``src``'s list."""
     call = "scatter"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     root = at.root(src, group_src, call, "src", 0)
     whole(tensor, call, "tensor")
@@ -205,8 +203,7 @@ def gather(
 ) -> Work | None:
     """Collect the tensors of all ranks in rank ``dst``'s list."""
     call = "gather"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     root = at.root(dst, group_dst, call, "dst", 0)
     whole(tensor, call, "tensor", read_only=True)
@@ -239,8 +236,7 @@ def all_gather(
 ) -> Work | None:
     """Collect the tensors of all ranks in a list on every rank."""
     call = "all_gather"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     whole(tensor, call, "tensor", read_only=True)
     outputs = checked(tensor_list, len(at.group.ranks), tensor, call, "tensor_list")
@@ -253,8 +249,7 @@ def all_gather_into_tensor(
 ) -> Work | None:
     """Collect the tensors of all ranks in one tensor on every rank, end to end or stacked."""
     call = "all_gather_into_tensor"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     whole(input_tensor, call, "input_tensor", read_only=True)
     whole(output_tensor, call, "output_tensor")
@@ -274,8 +269,7 @@ def all_to_all(
 ) -> Work | None:
     """Send the i-th tensor of a list to the i-th rank, from each rank to each."""
     call = "all_to_all"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     n = len(at.group.ranks)
     inputs = checked(input_tensor_list, n, None, call, "input_tensor_list", True)
@@ -300,8 +294,7 @@ def all_to_all_single(
     rows from and to each rank, equal by default.
     """
     call = "all_to_all_single"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     whole(output, call, "output")
     whole(input, call, "input", read_only=True)
@@ -450,8 +443,7 @@ def posted_send(
     call: str, tensor: Array, dst: int | None, group: AnyGroup, tag: int, group_dst: int | None
 ) -> tuple[Member, Handle] | None:
     """Post a send for the program's ``call``; see `isend`."""
-    at = member(group, call, depth=4)
-    if at is None:
+    if (at := member(group, call, depth=4)) is None:
         return None
     whole(tensor, call, "tensor", read_only=True)
     dst = _other(at, dst, group_dst, call, "dst")
@@ -465,8 +457,7 @@ def posted_receive(
     call: str, tensor: Array, src: int | None, group: AnyGroup, tag: int, group_src: int | None
 ) -> tuple[Member, Handle] | None:
     """Post a receive for the program's ``call``; see `irecv`."""
-    at = member(group, call, depth=4)
-    if at is None:
+    if (at := member(group, call, depth=4)) is None:
         return None
     whole(tensor, call, "tensor")
     if src is not None or group_src is not None:
@@ -536,8 +527,7 @@ def all_reduce(
 ) -> Work | None:
     """Reduce the tensors of all ranks, with the result on all of them."""
     call = "all_reduce"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     whole(tensor, call, "tensor")
     name = _named(op, tensor, at, call)
@@ -557,8 +547,7 @@ def all_reduce_coalesced(
     does not compare the ranks' shapes; here they must be the same.
     """
     call = "all_reduce_coalesced"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     several = [tensors] if isinstance(tensors, np.ndarray) else tensors
     if not isinstance(several, list | tuple) or not several:
@@ -591,8 +580,7 @@ def reduce(
     torch leaves the others' result undefined; gloo leaves partial sums there.
     """
     call = "reduce"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     root = at.root(dst, group_dst, call, "dst")
     whole(tensor, call, "tensor")
@@ -611,8 +599,7 @@ def reduce_scatter(
 ) -> Work | None:
     """Reduce the i-th tensors of all ranks' lists onto the i-th rank."""
     call = "reduce_scatter"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     whole(output, call, "output")
     pieces = checked(input_list, len(at.group.ranks), output, call, "input_list", True)
@@ -638,8 +625,7 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Reduce the i-th pieces of all ranks' tensors onto the i-th rank."""
     call = "reduce_scatter_tensor"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     whole(output, call, "output")
     whole(input, call, "input", read_only=True)
@@ -666,8 +652,7 @@ def barrier(
 ) -> Work | None:
     """Wait until all ranks have arrived; ``device_ids`` and ``timeout`` have no effect."""
     call = "barrier"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return None
     seconds_of(timeout, call)
     ids = device_ids if device_ids is not None else []
@@ -699,8 +684,7 @@ def monitored_barrier(
         On the group's first rank, if others are late; or if an argument is invalid.
     """
     call = "monitored_barrier"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return
     if at.group.backend not in MONITORED:
         raise ProgramError(

@@ -30,8 +30,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: AnyGroup = None) 
         If the list has another length.
     """
     call = "all_gather_object"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return
     _places(object_list, len(at.group.ranks), call, "object_list")
     data, sizes = _shared(at, call, obj)
@@ -55,8 +54,7 @@ def gather_object(
         If the list is missing there or has another length, or is given elsewhere.
     """
     call = "gather_object"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return
     root = at.root(dst, group_dst, call, "dst", 0)
     if root.mine:
@@ -90,8 +88,7 @@ def scatter_object_list(
         If a list is missing or has another length.
     """
     call = "scatter_object_list"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return
     root = at.root(src, group_src, call, "src", 0)
     _some(scatter_object_output_list, call, "scatter_object_output_list")
@@ -127,8 +124,7 @@ def broadcast_object_list(
         If there is no list, or it is empty.
     """
     call = "broadcast_object_list"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return
     root = at.root(src, group_src, call, "src", 0)
     sizes, data = _joined(object_list, call, root.mine)
@@ -176,8 +172,7 @@ def recv_object_list(
     Returns the sender's rank; -1 for a rank outside of the group.
     """
     call = "recv_object_list"
-    at = member(group, call)
-    if at is None:
+    if (at := member(group, call)) is None:
         return -1
     source = at.root(src, group_src, call, "src").rank
     sizes, _ = _joined(object_list, call, False)

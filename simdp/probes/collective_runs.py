@@ -45,18 +45,6 @@ class CollectiveProbe(NamedTuple):
     collect: Callable[[dict[str, Any]], None]
 
 
-def _all_reduce(full: Any, part: Any, group: Any) -> Call:
-    return lambda: dist.all_reduce(full, group=group)
-
-
-def _broadcast(full: Any, part: Any, group: Any) -> Call:
-    return lambda: dist.broadcast(full, 0, group=group)
-
-
-def _reduce(full: Any, part: Any, group: Any) -> Call:
-    return lambda: dist.reduce(full, 0, group=group)
-
-
 def _all_gather(full: Any, part: Any, group: Any) -> Call:
     call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.14 on
     return lambda: call(full, part, group=group)
@@ -74,10 +62,10 @@ def _all_to_all(full: Any, part: Any, group: Any) -> Call:
 
 CALLS: dict[str, Callable[[Any, Any, Any], Call]] = {
     "all_gather": _all_gather,
-    "all_reduce": _all_reduce,
+    "all_reduce": lambda full, part, group: partial(dist.all_reduce, full, group=group),
     "all_to_all": _all_to_all,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
+    "broadcast": lambda full, part, group: partial(dist.broadcast, full, 0, group=group),
+    "reduce": lambda full, part, group: partial(dist.reduce, full, 0, group=group),
     "reduce_scatter": _reduce_scatter,
 }
 """torch's calls; ``full`` is the whole buffer, ``part`` one rank's piece."""

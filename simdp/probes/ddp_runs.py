@@ -64,10 +64,10 @@ def measure(here: RankContext, job: DDPProbe) -> None:
     for name, settings in job.models.items():
         runs: list[dict[str, Any]] = []
         for n in job.world_sizes:
-            mine = _of_world_size(here, job, name, settings, n, groups[n])
-            runs += mine
+            runs += _of_world_size(here, job, name, settings, n, groups[n])
             here.meet()
-        parameters = [p.numel() for p in _module(here, job, name, settings).parameters()]
+        module = _stepper(here, job, name, settings).module
+        parameters = [p.numel() for p in module.parameters()]
         found["models"][name] = {
             "model": settings,
             "gradients": len(parameters),
@@ -76,10 +76,6 @@ def measure(here: RankContext, job: DDPProbe) -> None:
         }
     if here.rank == 0:
         job.collect(found)
-
-
-def _module(here: RankContext, job: DDPProbe, name: str, settings: Settings) -> Any:
-    return _stepper(here, job, name, settings).module
 
 
 def _stepper(here: RankContext, job: DDPProbe, name: str, settings: Settings) -> Stepper:

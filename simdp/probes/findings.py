@@ -129,8 +129,10 @@ def fitted_link(log: Path) -> FittedLink:
 def machine_entry(found: Findings) -> Plain:
     """Return the machine's file as plain data: its device, its link, and what DDP adds."""
     about = found.machine
-    overheads = [_overheads(record, name) for name, record in found.ddp.items()]
-    ranks = [run["world_size"] for run in _runs(found)]
+    ddp = found.ddp.items()
+    overheads = [record["scenarios"][name]["cluster"]["overheads"] for name, record in ddp]
+    models = [model for _, record in ddp for model in record["models"].values()]
+    ranks = [run["world_size"] for model in models for run in model["runs"]]
     link, source, caveats = _link(found)
     cluster: Plain = {
         "devices_per_node": int(about.get("gpus", max(ranks, default=1))),
@@ -156,17 +158,6 @@ def machine_entry(found: Findings) -> Plain:
         "cluster": cluster,
         "source": sources,
     }
-
-
-def _runs(found: Findings) -> Iterable[Plain]:
-    """Yield the runs of DDP of all models."""
-    for record in found.ddp.values():
-        for model in record["models"].values():
-            yield from model["runs"]
-
-
-def _overheads(record: Plain, name: str) -> Plain:
-    return record["scenarios"][name]["cluster"]["overheads"]
 
 
 def _link(found: Findings) -> tuple[Any, str, list[str]]:

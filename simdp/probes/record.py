@@ -131,7 +131,8 @@ def ddp_scenario(
     cluster: Plain = {"world_size": smallest}
     if about.ranks_per_device > 1:
         cluster["ranks_per_device"] = about.ranks_per_device
-    cluster |= {"device": dict(found["device"]), **_links(about)}
+    link = "pcie4-x16" if about.device == "cuda" else HOST_LINK  # a table gives the costs
+    cluster |= {"device": dict(found["device"]), "topology": "switch", "link": link}
     cluster["overheads"] = _overheads(model, found["device"])
     if about.device == "cpu" and _crowded(model, found["machine"]):
         cluster["overheads"] |= {"compute_slowdown": 1.0, "collective_slowdown": 1.0}
@@ -178,11 +179,6 @@ def _crowded(model: Mapping[str, Any], machine: Mapping[str, Any]) -> bool:
     """
     largest = max(run["world_size"] for run in model["runs"])
     return bool(machine["cores"] < largest * (machine["threads_per_rank"] + 1))
-
-
-def _links(about: About) -> Plain:
-    """Return a link without a cost, if a table gives the costs of collectives."""
-    return {"topology": "switch", "link": "pcie4-x16" if about.device == "cuda" else HOST_LINK}
 
 
 HOST_LINK = {"alpha": "50 us", "bandwidth": "2 GB/s"}

@@ -136,7 +136,8 @@ def _machine(found: Findings, seconds: float) -> list[str]:
     software = [f"{key} {machine[key]}" for key in ("torch", "cuda", "nccl") if key in machine]
     parts = [_count(machine["gpus"], "GPU")] if "gpus" in machine else []
     parts += [_count(machine["cores"], "core"), *software]
-    peaks = [f"{_tera(rate)} in {dtype}" for dtype, rate in device["peak"].items()]
+    rates = {name: parse(rate, "compute rate") / 1e12 for name, rate in device["peak"].items()}
+    peaks = [f"{rate:.4g} TFLOP/s in {dtype}" for dtype, rate in rates.items()]
     return [
         f"{machine.get('gpu', machine['cpu'])}: {', '.join(parts)}",
         f"  products         {', '.join(peaks)}",
@@ -148,10 +149,6 @@ def _machine(found: Findings, seconds: float) -> list[str]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _tera(rate: str) -> str:
-    return f"{parse(rate, 'compute rate') / 1e12:.4g} TFLOP/s"
 
 
 def _of_steps(found: Findings) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from simdp.files import write_whole
-from simdp.probes.device import DeviceClock, Stepper, clock
+from simdp.probes.device import Stepper, clock
 
 WARM_UP, TRACED_STEPS = 2, 4
 """Discarded and kept steps under the profiler; the end of the last one is cut off in some versions
@@ -50,17 +50,13 @@ def record_trace(
     kept = schedule(wait=0, warmup=WARM_UP, active=TRACED_STEPS, repeat=1)
     with profile(activities=activities, schedule=kept, record_shapes=True) as profiler:
         for _ in range(WARM_UP + TRACED_STEPS):
-            _one(stepper, model, watch, around)
+            with around():
+                stepper.step(model, watch)
             profiler.step()
     watch.seconds()
     path = folder / f"rank{rank}.pt.trace.json.gz"
     write_whole(path, partial(_export, profiler))
     return path
-
-
-def _one(stepper: Stepper, model: Any, watch: DeviceClock, around: Callable[[], Any]) -> None:
-    with around():
-        stepper.step(model, watch)
 
 
 def _export(profiler: Any, stream: BinaryIO) -> None:

@@ -59,13 +59,9 @@ class Buffer:
     def __init__(self, tensor: Any, call: str) -> None:
         self.dtype = tensor.dtype
         self.size = tensor.numel()
-        self.real = not (tensor.is_meta or _fake(tensor))
+        self.real = not (tensor.is_meta or type(tensor).__name__ == "FakeTensor")
         self.array = _array(tensor, call) if self.real else _nothing(self.size, tensor)
         self.nbytes = self.array.nbytes
-
-
-def _fake(tensor: Any) -> bool:
-    return type(tensor).__name__ == "FakeTensor"
 
 
 def _nothing(size: int, tensor: Any) -> Array:

@@ -435,12 +435,6 @@ class Virtual(dist.ProcessGroup):
 
     # How a call is made -------------------------------------------------------------------------
 
-    def _timed(self, tensor: Any) -> ProgramGroup:
-        """Return the timing of a call on a tensor."""
-        if len(self._groups) > 1:
-            return self._groups.get(device_type(tensor), self._group)
-        return self._group
-
     def _call(
         self,
         name: str,
@@ -465,7 +459,9 @@ class Virtual(dist.ProcessGroup):
             if real:
                 carry(given)
 
-        handle = self._timed(tensors[0]).issue(
+        several = len(self._groups) > 1
+        group = self._groups.get(device_type(tensors[0]), self._group) if several else self._group
+        handle = group.issue(
             rank.rank, clock, asked, given, collective, "SUM", root, False, carried
         )
         return self._begun(Work(rank, [handle], tensors))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -566,7 +567,7 @@ def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
     """Weight by the number of micro-batches: of the step, or only of those with fewer."""
     base, view, line = pair.base, pair.view, _loss_line(pair.view)
     divided = _shares(base, 1), _shares(view, 1)
-    partial = tuple(_shares(one, max(one.micro_steps(0))) for one in (base, view))
+    fewer = tuple(_shares(one, max(one.micro_steps(0))) for one in (base, view))
     counts = " and ".join(str(max(each, default=0)) for each in micro)
     found = []
     if base.micro_steps(0) and max(base.micro_steps(0)) != max(view.micro_steps(0)):
@@ -583,14 +584,14 @@ def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
                 "divide the loss by the number of micro-batches",
             )
         )
-    if any(value != 1 for weights in partial for value in weights.values()):
+    if any(value != 1 for weights in fewer for value in weights.values()):
         found.append(
             Weighting(
                 "accumulation_not_divided",
                 False,
                 "divided by the micro-batches that the step has",
-                partial[0],
-                partial[1],
+                fewer[0],
+                fewer[1],
                 line,
                 "the last micro-batches of an epoch are divided by the number of a whole step",
                 "divide by the number of micro-batches that the step has",
@@ -615,14 +616,10 @@ def _counts(pair: Pair) -> list[Weighting]:
     counted = [count for backward in pair.view.first.backwards for count in backward.counts]
     if counted:
         kinds["terms of the loss"] = _terms, counted[-1].line or mean
-    for line in dict.fromkeys(
-        line for backward in pair.view.first.backwards for line in backward.scalars
-    ):
-        kinds[f"the value of line {line.line}"] = _scalar_of(line), mean
-    for line in dict.fromkeys(
-        line for backward in pair.view.first.backwards for line in backward.sizes
-    ):
-        kinds[f"elements of line {line.line}"] = _size_of(line), mean
+    for what, key in (("the value", "scalars"), ("elements", "sizes")):
+        lines = (line for one in pair.view.first.backwards for line in getattr(one, key))
+        for line in dict.fromkeys(lines):
+            kinds[f"{what} of line {line.line}"] = partial(_of_line, key, line), mean
     kinds["samples"] = (lambda backward: float(backward.rows), mean)
     single = all(set(view.micro_steps(step)) == {1} for view in views for step in range(view.count))
     for name, (count, loss_line) in kinds.items():
@@ -657,12 +654,8 @@ def _counts(pair: Pair) -> list[Weighting]:
     return found
 
 
-def _scalar_of(line: Line) -> Callable[[Any], float | None]:
-    return lambda backward: backward.scalars.get(line)
-
-
-def _size_of(line: Line) -> Callable[[Any], float | None]:
-    return lambda backward: backward.sizes.get(line)
+def _of_line(key: str, line: Line, backward: Any) -> float | None:
+    return getattr(backward, key).get(line)
 
 
 def _terms(backward: Any) -> float | None:
@@ -752,9 +745,8 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     stepped = view.first.scheduler_steps
     if stepped and abs(steps[0] - steps[1]) > 1e-6:
         by_script, where = stepped[0]
-        line = (
-            where if by_script or line is None else line
-        )  # a library's steps follow from its making
+        if by_script or line is None:  # a library's steps follow from its making
+            line = where
         evidence = (
             f"the schedule moves {steps[0]:g} and {steps[1]:g} times per step on "
             f"{base.world_size} and {view.world_size} ranks"
@@ -764,7 +756,7 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     at = view.step_of(place)
     evidence += f": learning rate {theirs[0]:.4g} in place of {mine[0]:.4g} at step {at}"
     remedy = "count optimizer steps, the same on any number of ranks"
-    by_samples = _follows_samples(written)
+    by_samples = any(_equal_by_samples(written, whole) for whole in (True, False))
     follows = by_samples or _ends_with_training(written)
     if follows:
         sizes_listed = f"{base.world_size} and {view.world_size} ranks"
@@ -820,16 +812,11 @@ def _ends_with_training(pair: Pair) -> bool:
     return all(moves) and _same_rates(*peaks) and _same_rates(*ends)
 
 
-def _follows_samples(pair: Pair) -> bool:
-    """Return whether learning rates are equal after equal numbers of samples.
-
-    So they are where a rank's batch is fixed, and a schedule is as long as an epoch.
-    """
-    return any(_equal_by_samples(pair, whole) for whole in (True, False))
-
-
 def _equal_by_samples(pair: Pair, whole: bool) -> bool:
-    """Compare rates by samples: over all steps, or those before one of another size."""
+    """Compare rates by samples: over all steps, or those before one of another size.
+
+    They agree where a rank's batch is fixed, and a schedule is as long as an epoch.
+    """
     seen = []
     for view in (pair.base, pair.view):
         total, found = 0, {}

@@ -160,7 +160,8 @@ class Charging(TorchDispatchMode):
     def _run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         machine = self.machine
         place = -1
-        if machine.used or ("device" in kwargs and _names_device(kwargs["device"])):
+        device = kwargs.get("device")
+        if machine.used or (device is not None and device.type == "cuda"):
             place, kwargs = placed(machine, func, args, kwargs)
         try:
             fake = machine.fake
@@ -228,10 +229,6 @@ def _is_fake(out: Any) -> bool:
     if isinstance(out, (list, tuple)):
         return any(isinstance(inner, FakeTensor) for inner in out)
     return isinstance(out, FakeTensor)
-
-
-def _names_device(device: torch.device | None) -> bool:
-    return device is not None and device.type == "cuda"
 
 
 def _describe(value: Any, key: list[Any]) -> None:

@@ -406,7 +406,10 @@ class Turns:
 
     def turn_back(self, module: nn.Module, border: Border, number: int, samples: int) -> None:
         """Start the layer's backward: the gradient of its output is ready."""
-        self._begin_backward()
+        if not self._backward:
+            self._backward = True
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._take_tail)
         self._take_tail()
         self._covered = bool(border.layers)
         self._take(module, border, "gradient", number, samples, True)
@@ -450,12 +453,6 @@ class Turns:
             block = block_of(parameter)
             return -1 if block is None else block.place
         return self.here.place if self.here.used else -1
-
-    def _begin_backward(self) -> None:
-        if not self._backward:
-            self._backward = True
-            engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._take_tail)
 
     def _finish(self) -> None:
         """End the time covered by the record."""

@@ -84,13 +84,11 @@ def _random(patches: Patches) -> None:
         patches.put(owner, "seed_all", lambda: None)
         patches.put(owner, "initial_seed", lambda: torch.initial_seed())
         patches.put(owner, "get_rng_state", lambda device="cuda": torch.get_rng_state())
-        patches.put(owner, "set_rng_state", _set_state)
+        patches.put(
+            owner, "set_rng_state", lambda new_state, device="cuda": torch.set_rng_state(new_state)
+        )
         patches.put(owner, "get_rng_state_all", _states)
         patches.put(owner, "set_rng_state_all", _set_states)
-
-
-def _set_state(new_state: Any, device: Any = "cuda") -> None:
-    torch.set_rng_state(new_state)
 
 
 def _states() -> list[Any]:

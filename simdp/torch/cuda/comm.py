@@ -307,15 +307,10 @@ def _spread(
         return
     whole = float(sum(sizes))
     if whole and set(places) != {root}:
-        links = machine.links
-        seconds = (links.gather if back else links.scatter)(root, _parts(sizes), whole)
+        links, unit = machine.links, gcd(*sizes)
+        parts = [size // unit for size in sizes]
+        seconds = (links.gather if back else links.scatter)(root, parts, whole)
         _together(machine, [root, *places], seconds)
-
-
-def _parts(sizes: Sequence[int]) -> list[int]:
-    """Return sizes as few equal parts."""
-    unit = gcd(*sizes)
-    return [size // unit for size in sizes]
 
 
 def gather(

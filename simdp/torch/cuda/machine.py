@@ -72,7 +72,12 @@ class DeviceLedger:
         """
         if self.allocated + nbytes > self.capacity * self.fraction:
             self.num_ooms += 1
-            raise torch.OutOfMemoryError(self._full(nbytes))
+            held, whole = _size(self.allocated), _size(self.capacity)
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {_size(nbytes)}. GPU {self.index} has a "
+                f"total capacity of {whole} of which {_size(self.capacity - self.allocated)} is "
+                f"free. Of the allocated memory {held} is allocated by PyTorch."
+            )
 
     def give(self, nbytes: int) -> None:
         """Free a tensor."""
@@ -92,13 +97,6 @@ class DeviceLedger:
     def free(self) -> int:
         """Return free bytes."""
         return self.capacity - self.reserved
-
-    def _full(self, nbytes: int) -> str:
-        return (
-            f"CUDA out of memory. Tried to allocate {_size(nbytes)}. GPU {self.index} has a total "
-            f"capacity of {_size(self.capacity)} of which {_size(self.capacity - self.allocated)} "
-            f"is free. Of the allocated memory {_size(self.allocated)} is allocated by PyTorch."
-        )
 
 
 def rounded(nbytes: int) -> int:

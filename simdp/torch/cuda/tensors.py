@@ -29,7 +29,7 @@ def patch(patches: Patches) -> None:
     patches.put(tensor, "device", property(device))
     patches.put(tensor, "is_cuda", property(lambda self: device(self).type == "cuda"))
     patches.put(tensor, "is_cpu", property(lambda self: device(self).type == "cpu"))
-    patches.put(tensor, "get_device", _get_device)
+    patches.put(tensor, "get_device", lambda self: place_of(self))
     patches.wrap(tensor, "to", _to)
     patches.wrap(tensor, "cuda", _cuda)
     patches.wrap(tensor, "cpu", _cpu)
@@ -53,10 +53,6 @@ def device(self: Any) -> torch.device:
     if block is UNCLAIMED:
         return here.devices[here.place].device if here.devices else CPU
     return block.device
-
-
-def _get_device(self: Any) -> int:
-    return place_of(self)
 
 
 def target(here: VirtualMachine, asked: Any) -> int | None:
@@ -437,7 +433,11 @@ def placed(
                 continue
         if func.__name__.startswith("_foreach_") or _by_reducer():
             continue  # of an optimizer; its tensors keep their devices
-        raise RuntimeError(_mixed(func, place, here))
+        names = ["cpu" if one < 0 else f"cuda:{one}" for one in (place, here)]
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{names[0]} and {names[1]}! (when checking arguments in {func._schema.name})"
+        )
     if "device" in kwargs or machine.requested is not NOT_REQUESTED:
         return _factory_device(machine, place, kwargs)
     if place == NOWHERE:
@@ -524,14 +524,6 @@ def _block(tensor: Any) -> Any:
         return tensor.untyped_storage().block
     parts = _parts(tensor)
     return parts[-1].untyped_storage().block if parts else None
-
-
-def _mixed(func: Any, one: int, other: int) -> str:
-    names = ["cpu" if place < 0 else f"cuda:{place}" for place in (one, other)]
-    return (
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{names[0]} and {names[1]}! (when checking arguments in {func._schema.name})"
-    )
 
 
 # Saving -------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class ScriptRecorder(RankLocal):
             shapes = mapped((list(args), dict(kwargs)), _shape)
             self.found.update(module=inner, sample=shapes, strategy=strategy_of(module), out=out)
             self.found["precision"] = precision_of()
-            self._start_tape(list(tensors_in(_plain(out))))
+            self._start_tape(list(tensors_in(dict(out) if hasattr(out, "items") else out)))
         return out
 
     def _start_tape(self, outputs: list[torch.Tensor]) -> None:
@@ -147,10 +147,6 @@ def _trains(module: nn.Module) -> bool:
 
 def _shape(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-
-def _plain(out: Any) -> Any:
-    return dict(out) if hasattr(out, "items") else out
 
 
 def _with_loss(made: RecordedWorkload, tape: RecordingTape | None) -> Recording:

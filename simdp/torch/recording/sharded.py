@@ -187,7 +187,11 @@ def optimizer_keys(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> d
     keys: dict[str, Any] = {"kind": kind, **own(first)}
     groups = [
         {"params": [names[id(one)] for one in group["params"] if id(one) in names]}
-        | {name: _plain(group[name]) for name in fields if _differs(name, group, first)}
+        | {
+            name: _plain(group[name])
+            for name in fields
+            if name in group and _plain(group[name]) != _plain(first.get(name))
+        }
         for group in others
     ]
     if groups:
@@ -284,10 +288,6 @@ HOOK_SETTINGS = {
     "powerSGD_hook": "power_sgd",
 }
 """Names of torch's communication hooks in scenarios."""
-
-
-def _differs(name: str, group: dict[str, Any], first: dict[str, Any]) -> bool:
-    return name in group and _plain(group[name]) != _plain(first.get(name))
 
 
 def _plain(value: Any) -> Any:

@@ -369,7 +369,8 @@ class RecordingTape(TorchDispatchMode):
         made = list(tensors_in(out))
         self._alive += made
         if not launched.kernels:
-            self._note_view(nodes, given, made)
+            for tensor in made:  # of a view, whose part of backward counts with its first user
+                self._views.setdefault(storage_of(tensor), []).extend(nodes)
             return
         number = len(self.ran)
         for node in nodes:
@@ -390,12 +391,6 @@ class RecordingTape(TorchDispatchMode):
         for tensor in made:
             self.value_of[storage_of(tensor)] = self.first + number
         self.beside.update(storage_of(tensor) for tensor in made[1:])
-
-    def _note_view(self, nodes: range, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Record a view, which makes no value; its part of backward counts with its first user."""
-        for tensor in made:
-            store = storage_of(tensor)
-            self._views.setdefault(store, []).extend(nodes)
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
         """Record a saved tensor; of `torch.autograd.graph.saved_tensors_hooks`."""
