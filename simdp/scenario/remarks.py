@@ -23,7 +23,6 @@ from simdp.scenario.machines import (
 from simdp.scenario.measured import MeasuredScenario, settings
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
-from simdp.workload.layers.conv import AnyConvolution
 
 HARDWARE = ("device", "topology", "link", "inter_node")
 """Keys of a cluster's hardware."""
@@ -69,8 +68,8 @@ def remarks(scenario: Scenario) -> dict[str, str]:
         keys = ", ".join(key for key, is_given in asked.items() if is_given)
         found["job"] = f"{keys}: not in this run; python -m simdp job plays them"
     layout = getattr(scenario.workload.compute, "memory_format", "")
-    convolves = any(isinstance(c.layer, AnyConvolution) for c in scenario.workload.graph.calls)
-    if layout == "channels_last" and convolves:
+    calls = scenario.workload.graph.calls
+    if layout == "channels_last" and any(c.layer.family == "convolutional" for c in calls):
         found["memory_format"] = (
             "channels_last changes batch norms in bfloat16 alone: convolutions take as long as in "
             "NCHW, where their changes of layout are not modelled"

@@ -275,17 +275,17 @@ def test_periods_of_local_sgd_that_are_cut_off_are_told(
 ):
     local = {"kind": "local_sgd", "local_steps": every, "warmup_steps": warm_up}
     found = lay({"strategy": ["ddp", local]}, {"workload.steps": steps, "numerics": False})
-    assert found.notes[-1] == (
+    assert (
         f"local_sgd averages weights every {every} steps; steps counted here: {counted}, averages "
         f"among them: {averages}; set workload.steps: {whole}, for whole periods."
-    )
+    ) in found.notes
 
 
 @for_each(("every", "warm_up", "steps"), [(4, 0, 9), (2, 4, 8), (1, 0, 3), (1, 9, 3)])
 def test_whole_periods_of_local_sgd_need_no_note(lay, every, warm_up, steps):
     local = {"kind": "local_sgd", "local_steps": every, "warmup_steps": warm_up}
     found = lay({"strategy": ["ddp", local]}, {"workload.steps": steps, "numerics": False})
-    assert len(found.notes) == 1
+    assert not [note for note in found.notes if "whole periods" in note]
 
 
 def test_a_point_that_cannot_run_leaves_the_others_alone(lay):
