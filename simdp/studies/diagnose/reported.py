@@ -306,18 +306,16 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
     grown = list[str]()
     if job.smaller is not None:
         job, grown = _with_lost_scaling(job, *job.smaller)
-    named = job.model is not None or job.parameters is not None
-    found = _Job(job, links) if named else None
+    found = _Job(job, links) if job.model or job.parameters else None
     contradicted = found is not None and found.contradicts is not None
-    verdict = list(found.findings(remedies) if found else _derived(job, links))
-    verdict = [one for one in verdict if one.worth >= LEAST]
+    each = found.findings(remedies) if found else _derived(job, links)
+    verdict = [one for one in each if one.worth >= LEAST]
     verdict.sort(
         key=lambda one: (
             (one.cause == "compute_bound") != contradicted or one.worth < WORTH,
             -one.worth,
         )
     )
-    remarks = [*found.remarks] if found else []
     assumed = "links as in" if job.assumed else "on"
     nodes = f"; nodes of {job.node_size}" if job.node_size else ""
     return Diagnosis(
@@ -332,7 +330,7 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
         machine=job.machine,
         machine_from=f"{assumed} {job.machine}: {describe_machine(job.machine)}{nodes}",
         expected=found.expected if found else None,
-        remarks=(*grown, *remarks, HOW_TO_TRACE),
+        remarks=(*grown, *(found.remarks if found else ()), HOW_TO_TRACE),
     )
 
 
@@ -360,16 +358,17 @@ class _Links:
 
     def all_reduce(self, size: float) -> Interval | None:
         """The time of an all_reduce, 90 % interval; None where no model times it [s]."""
-        if not self.cost.timed or self.gpus < 2:
+        if self.gpus < 2:
             return None
-        wiring = wiring_of(self.cluster)
-        if self.cost.problem_with("all_reduce", wiring) is not None:
+        wiring, time = wiring_of(self.cluster), self.usual(size)
+        if time is None:
             return None
         known = [*machine_calibration(self.machine, Path()), *known_of_cost(self.cost, wiring)]
-        time = self.cost.seconds("all_reduce", size, wiring)
-        pairs = cost_variants(self.cost, known)
-        ends = [tuple(one.seconds("all_reduce", size, wiring) for one in pair) for pair in pairs]
-        return spread(time, [(low, high) for low, high in ends], residual(known))
+        ends = [
+            (low.seconds("all_reduce", size, wiring), high.seconds("all_reduce", size, wiring))
+            for low, high in cost_variants(self.cost, known)
+        ]
+        return spread(time, ends, residual(known))
 
     def usual(self, size: float) -> float | None:
         """The time of an all_reduce [s]."""
@@ -467,8 +466,7 @@ class _Job:
 
     def _raw(self) -> tuple[dict[str, Any], int]:
         """The scenario by the model's kernels, or of so many parameters."""
-        job = self.job
-        model = job.model
+        job, model = self.job, self.job.model
         if model is None:
             layers = min(LAYERS, job.parameters or 1)
             model = {"kind": "parameters", "num_params": job.parameters, "num_layers": layers}
@@ -478,13 +476,8 @@ class _Job:
             precision = place.usual_precision
             if isinstance(precision, dict):  # as torch.autocast trains, with 32-bit gradients
                 precision = {**precision, "kind": "amp"}
-        method = Method("full", job.strategy, precision, "none")
-        raw = raw_of(
-            FitsRequest(model, job.gpus, job.machine, None, job.sequence_length),
-            place,
-            job.gpus,
-            method,
-        )
+        asked = FitsRequest(model, job.gpus, job.machine, None, job.sequence_length)
+        raw = raw_of(asked, place, job.gpus, Method("full", job.strategy, precision, "none"))
         raw["workload"]["attention"] = None  # a job of unknown age: as a scenario has it
         raw["workload"]["grad_accum"] = job.grad_accum
         if job.model is None:
@@ -507,10 +500,8 @@ class _Job:
         while high - low > 1:  # takes more the larger it is
             middle = (low + high) // 2
             low, high = (low, middle) if takes(middle) > compute else (middle, high)
-        nearer = takes(high) - compute < compute - takes(low)
-        size = high if nearer else low
-        scenario, found = with_data(raw, size)
-        played = _played(scenario)  # with its update, and what communication adds to compute
+        size = high if takes(high) - compute < compute - takes(low) else low
+        played = _played(with_data(raw, size)[0])  # with its update and overlap
         size = max(round(size * self.job.compute / (played.step - played.comm)), 1)
         scenario, found = with_data(raw, size)
         self.remarks.append(
@@ -548,9 +539,8 @@ class _Job:
     def _expected(self) -> dict[str, Any]:
         """Expected times of such a job."""
         if self.whole is None:
-            low, high = (self.job.compute + end for end in self.exposed_in)
-            step, compute, comm = self.job.compute + self.exposed, self.job.compute, self.exposed
-            compute_in = None
+            compute, comm, compute_in = self.job.compute, self.exposed, None
+            step, low, high = (compute + end for end in (comm, *self.exposed_in))
         else:
             m = self.whole.metrics
             step, comm = m["step_time_s"], m["exposed_comm_s"] + m["wait_s"]
@@ -647,8 +637,7 @@ class _Job:
             text = f"{self.contradicts} {text}"
         whole = self.whole.metrics
         if whole["mfu"]:
-            reached = whole["mfu"] * whole["step_time_s"] / job.step
-            text += f"; the MFU is {percent(reached)}"
+            text += f"; the MFU is {percent(whole['mfu'] * whole['step_time_s'] / job.step)}"
         parts = [
             f"{name} {percent(share * whole['step_time_s'] / compute)}"
             for name, share, _ in step_shares(self.whole)[: len(self.whole.compute_parts)]
@@ -728,8 +717,7 @@ class _Job:
     def _remedies(self, without: _Simulated | None) -> tuple[Remedy, ...]:
         """Remedies for the job as it was reported, the best first."""
         base = without or self._as_reported()
-        result = times_alone(base.scenario) or simulate(base.scenario)
-        advice = would_help(base.scenario, result)
+        advice = would_help(base.scenario, times_alone(base.scenario) or simulate(base.scenario))
         return tuple(
             Remedy(change.replace("x the samples)", ALIKE), self.job.step / gain)
             for change, gain in (advice.changes if advice else ())
@@ -783,13 +771,11 @@ def _slowed(scenario: Scenario, factor: float) -> Scenario:
             return [slower(link) for link in links]
         return links.model_copy(update={"bandwidth": links.bandwidth / factor})
 
-    between = cluster.inter_node
-    if cluster.num_nodes > 1 and between is not None:
-        update: dict[str, Any] = {
-            "inter_node": between.model_copy(update={"link": slower(between.link)})
-        }
-    else:
+    between = cluster.inter_node if cluster.num_nodes > 1 else None
+    if between is None:
         update = {"link": slower(cluster.link)}
+    else:
+        update = {"inter_node": between.model_copy(update={"link": slower(between.link)})}
     return scenario.model_copy(update={"cluster": cluster.model_copy(update=update)})
 
 
