@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from simdp.arrays import Array, Bools, Floats, Ints
-from simdp.groups import grouped
 from simdp.results.memory import MEMORY_PARTS, Holding
 
 # Blocks -------------------------------------------------------------------------------------------
@@ -145,7 +144,10 @@ def stacks(blocks: Sequence[SpanBlock], num_spans: int | None = None) -> Iterato
     Stacks have at most ``num_spans`` (`MAX_STACKED`), or one block; the rounding of sums over them
     may depend on it.
     """
-    for group in grouped(((block.activity, id(block.ranks)), block) for block in blocks).values():
+    groups: dict[tuple[int, int], list[SpanBlock]] = {}
+    for block in blocks:
+        groups.setdefault((block.activity, id(block.ranks)), []).append(block)
+    for group in groups.values():
         ranks, activity = group[0].ranks, group[0].activity
         group.sort(key=lambda block: block.step)
         most = max((num_spans or MAX_STACKED) // len(ranks), 1)
