@@ -192,7 +192,7 @@ def _found(
     job = reported_job({**given, "machine": machine})
     parameters = options["parameters"]
     what = options["model"] or (f"{parameters} parameters" if parameters else "a job")
-    title = f"{what} on {job.machine}"
+    title = f"{what} on {job.machine or job.nodes.title}"
     return diagnose_reported(job, remedies), title, [*command, *of_machine]
 
 

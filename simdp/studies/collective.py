@@ -332,7 +332,11 @@ def load_cost(path: Path, of_groups: bool = False) -> Cost:
     ``of_groups``: it does not support process groups.
     """
     path = cluster_file(path)
-    raw = _raw(path)
+    return cost_of(_raw(path), path, of_groups)
+
+
+def cost_of(raw: Mapping[str, Any], path: Path, of_groups: bool = False) -> Cost:
+    """Make the cost of a scenario in plain data, as `load_cost` does; ``path`` leads errors."""
     collectives = raw.get("collectives") or {}
     if not isinstance(collectives, dict):
         return LinksCost()

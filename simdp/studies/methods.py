@@ -131,13 +131,14 @@ class TrainingNodes(NamedTuple):
     """Nodes to train on.
 
     ``cluster`` has the keys of a scenario's cluster, without ``world_size``; ``figures`` the
-    machine's keys, updated with these; ``assumed`` the assumptions in words, None where a machine
-    was given.
+    machine's keys, updated with these; ``origin`` their source in words, such as what was
+    assumed; ``assumed`` the same, None where a machine was given.
     """
 
     title: str
     cluster: Raw
     figures: Raw
+    origin: str
     assumed: str | None
 
     @property
@@ -170,13 +171,17 @@ class TrainingNodes(NamedTuple):
         """Default number of devices: four nodes, or the one node without a network."""
         return self.per_node * (4 if self.is_networked else 1)
 
+    def sized(self, gpus: int) -> Cluster:
+        """Return the cluster of so many devices, without stragglers and failures."""
+        cluster = {**self.figures, "world_size": gpus, "stragglers": [], "failures": []}
+        file = self.cluster.get("machine", "")
+        base = Path(file).parent if is_file(file) else Path()
+        return Cluster.model_validate(cluster, context={"base": base})
+
     @property
     def usual_precision(self) -> Any:
         """16-bit mixed precision where the device supports it, bfloat16 first; else ``full``."""
-        cluster = {**self.figures, "world_size": 1, "stragglers": [], "failures": []}
-        file = self.cluster.get("machine", "")
-        base = Path(file).parent if is_file(file) else Path()
-        (device,) = Cluster.model_validate(cluster, context={"base": base}).devices()
+        (device,) = self.sized(1).devices()
         found = [dtype for dtype in ("bfloat16", "float16") if dtype in device.peak]
         return {"kind": "mixed", "dtype": found[0]} if found else "full"
 
@@ -216,7 +221,7 @@ def known_choice(option: str, value: str | None, known: Sequence[str]) -> None:
         raise ScenarioError(f"{option}: {unknown_name(option[2:], value, list(known))}")
 
 
-def machine_with(device: str, with_own_nodes: bool = True) -> str:
+def machine_with(device: str, with_own_nodes: bool = False) -> str:
     """Choose the machine of the catalogue with the links to assume for a device.
 
     The usual ones come first, of these NVIDIA's own nodes, then those with the most devices. A
@@ -255,17 +260,16 @@ def place_of(
     device = device_option(device) or ""
     if machine is None and node_size is not None and not _machines_with(device):
         return _assumed_nodes(device, node_size)
-    name = machine or machine_with(device)
+    name = machine or machine_with(device, with_own_nodes=True)
     cluster: Raw = {"machine": name}
     figures = dict(known_machine(name).cluster)
     if node_size is not None and node_size != figures.get("devices_per_node", 1):
         cluster["devices_per_node"] = figures["devices_per_node"] = node_size
+    origin = f"{name}: {describe_machine(name)}" + (f"; nodes of {node_size}" if node_size else "")
     if machine is not None:
-        return TrainingNodes(Path(name).stem, cluster, figures, None)
-    nodes = f"; nodes of {node_size}" if node_size else ""
-    return TrainingNodes(
-        name, cluster, figures, f"links as in {name}: {describe_machine(name)}{nodes}"
-    )
+        return TrainingNodes(Path(name).stem, cluster, figures, f"on {origin}", None)
+    origin = f"links as in {origin}"
+    return TrainingNodes(name, cluster, figures, origin, origin)
 
 
 def _assumed_nodes(device: str, node_size: int) -> TrainingNodes:
@@ -281,7 +285,7 @@ def _assumed_nodes(device: str, node_size: int) -> TrainingNodes:
         f"nodes of {node_size} x {device}, {OWN_LINK} in a node and one {OWN_NETWORK} card between "
         "nodes, since no machine of the catalogue has such devices"
     )
-    return TrainingNodes(device, dict(figures), figures, assumed)
+    return TrainingNodes(device, dict(figures), figures, assumed, assumed)
 
 
 class Method(NamedTuple):

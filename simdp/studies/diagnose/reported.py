@@ -12,7 +12,7 @@ from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simdp.cluster.hardware import describe_machine, device_option, machines_with
+from simdp.cluster.hardware import device_option, machines_with
 from simdp.engine.compute.call_times import CallTimes, compute_parts
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.outcome import peak_flops
@@ -25,11 +25,12 @@ from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import Diagnosis, Finding, Remedy
 from simdp.results.result import Result
 from simdp.scenario import Scenario
+from simdp.scenario.machines import with_machine
 from simdp.scenario.placement import wiring_of
 from simdp.strategies.memory import fits
 from simdp.studies.advice import would_help
 from simdp.studies.answers import interval_of
-from simdp.studies.collective import load_clusters, load_cost
+from simdp.studies.collective import cost_of
 from simdp.studies.diagnose.verdict import WORTH
 from simdp.studies.intervals import (
     BY_DATA_SHEET,
@@ -44,10 +45,9 @@ from simdp.studies.intervals import (
 from simdp.studies.methods import (
     FitsRequest,
     Method,
+    TrainingNodes,
     checked_here,
-    known_machine,
     known_value,
-    machine_with,
     place_of,
     raw_of,
     with_data,
@@ -75,6 +75,11 @@ BUCKET = 25 * 2**20  # bytes of a DDP bucket for the comparison of bus bandwidth
 ALIKE = "x the samples; time of as many as now)"  # end of a change that makes steps larger
 LEAST = 1e-3  # part of a step below which a finding is left out
 
+ASSUMED_LINKS = (
+    "the links are assumed, and what is said of communication and bandwidth rests on them; "
+    "--machine FILE.yaml takes the cluster's own."
+)
+
 HOW_TO_TRACE = (
     "A trace says more (which rank is late, the host, data, kernels): record torch.profiler with "
     "schedule(wait=10, warmup=3, active=5, repeat=1), one file per rank, then run python -m simdp "
@@ -89,8 +94,7 @@ class ReportedJob(NamedTuple):
     step: float
     comm: float
     gpus: int  # number of ranks
-    machine: str  # whose links and devices it has
-    assumed: bool  # whether the machine was chosen by its device
+    nodes: TrainingNodes  # its links and devices, which may be assumed
     model: Any = None  # as in YAML; None if it is not known
     parameters: int | None = None  # their number, in place of a model
     # strategy, precision: as in YAML
@@ -99,13 +103,17 @@ class ReportedJob(NamedTuple):
     microbatch: int | None = None  # samples per rank and micro-step
     grad_accum: int = 1  # micro-steps of a step
     sequence_length: int | None = None  # tokens of a sample
-    node_size: int | None = None  # devices per node, in place of the machine's
     smaller: tuple[float, int] | None = None  # step on fewer GPUs [s], and how many
 
     @property
     def compute(self) -> float:
         """The step without its exposed communication [s]."""
         return self.step - self.comm
+
+    @property
+    def machine(self) -> str | None:
+        """The machine whose nodes it has; None where these were assumed."""
+        return self.nodes.cluster.get("machine")
 
 
 def reported_job(options: Mapping[str, Any]) -> ReportedJob:
@@ -141,20 +149,18 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
     for name in ("model", "strategy", "precision"):
         if name in given:
             _checked(problems, lambda name=name: known_value(f"--{name}", given[name]))
-    machine = _machine(given, problems)
-    if machine is not None:
-        nodes = given.get("node-size")
-        _checked(problems, lambda: place_of(machine, None, nodes).check_size(given["gpus"]))
+    nodes = _nodes(given, problems)
+    for gpus in (given["gpus"], *(smaller or ())[1:]) if nodes is not None else ():
+        _checked(problems, lambda gpus=gpus: nodes.check_size(gpus))
     if not problems and given["gpus"] == 1 and comm:
         problems.append("--gpus 1: one GPU has no communication; give --comm 0%, or more GPUs.")
-    if problems or machine is None:
+    if problems or nodes is None:
         raise ScenarioError(list(dict.fromkeys(problems)))
     return ReportedJob(
         step,
         comm,
         given["gpus"],
-        machine,
-        "machine" not in given,
+        nodes,
         given.get("model"),
         parameters,
         given.get("strategy", "ddp"),
@@ -162,7 +168,6 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
         given.get("microbatch"),
         given.get("grad-accum", 1),
         given.get("sequence-length"),
-        given.get("node-size"),
         smaller,
     )
 
@@ -256,27 +261,23 @@ def _count(text: str, problems: list[str]) -> int | None:
     return int(found)
 
 
-def _machine(given: Mapping[str, Any], problems: list[str]) -> str | None:
-    """The machine that was given, or the one that is usual for the device."""
+def _nodes(given: Mapping[str, Any], problems: list[str]) -> TrainingNodes | None:
+    """The nodes of the machine that was given, or those to assume for the device."""
     device, machine = given.get("device"), given.get("machine")
-    if device is None and machine is None:
-        problems.append("--device, --machine: neither given; give one of them.")
-        return None
     try:
+        nodes = place_of(machine, None if machine else device, given.get("node-size"))
         device = device_option(device)
-        if machine is None:
-            return machine_with(str(device), with_own_nodes=False)
-        has = known_machine(machine).cluster.get("device")
     except ScenarioError as error:
         problems += error.problems
         return None
+    has = nodes.figures.get("device")
     if device is not None and has != device:
         named = has if isinstance(has, str) else "devices of its own"
         problems.append(
             f"--device {device}, --machine {machine}: contradict each other, as that machine has "
             f"{named}; leave one out."
         )
-    return str(machine)
+    return nodes
 
 
 # The diagnosis ------------------------------------------------------------------------------------
@@ -302,7 +303,7 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
     ScenarioError
         If there can be no such job.
     """
-    links = _Links(job.machine, job.gpus, job.node_size)
+    links = _Links(job.nodes, job.gpus)
     grown = list[str]()
     if job.smaller is not None:
         job, grown = _with_lost_scaling(job, *job.smaller)
@@ -316,8 +317,7 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
             -one.worth,
         )
     )
-    assumed = "links as in" if job.assumed else "on"
-    nodes = f"; nodes of {job.node_size}" if job.node_size else ""
+    assumed = () if job.machine else (ASSUMED_LINKS,)
     return Diagnosis(
         source="reported",
         step_time_s=job.step,
@@ -328,18 +328,18 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
         verdict=tuple(verdict),
         replayed_s=job.step,
         machine=job.machine,
-        machine_from=f"{assumed} {job.machine}: {describe_machine(job.machine)}{nodes}",
+        machine_from=job.nodes.origin,
         expected=found.expected if found else None,
-        remarks=(*grown, *(found.remarks if found else ()), HOW_TO_TRACE),
+        remarks=(*grown, *assumed, *(found.remarks if found else ()), HOW_TO_TRACE),
     )
 
 
 def _with_lost_scaling(job: ReportedJob, step: float, gpus: int) -> tuple[ReportedJob, list[str]]:
     """Find the exposed communication from the step on fewer GPUs, and say what was due."""
-    few = _Job(job._replace(step=step, gpus=gpus, comm=0.0), _Links(job.machine, gpus))
+    few = _Job(job._replace(step=step, gpus=gpus, comm=0.0), _Links(job.nodes, gpus))
     compute = max(step - few.exposed, LEAST * step)
     grown = job._replace(comm=max(job.step - compute, 0.0))
-    due = _Job(grown, _Links(job.machine, job.gpus, job.node_size)).exposed - few.exposed
+    due = _Job(grown, _Links(job.nodes, job.gpus)).exposed - few.exposed
     return grown, [
         f"from {gpus} to {job.gpus} GPUs a step goes from {seconds(step)} to {seconds(job.step)}: "
         f"{seconds(job.step - step)} more, where {seconds(due)} are due. Compute is taken to be "
@@ -348,13 +348,13 @@ def _with_lost_scaling(job: ReportedJob, step: float, gpus: int) -> tuple[Report
 
 
 class _Links:
-    """Expected times of collectives on the links of a job's machine."""
+    """Expected times of collectives on the links of a job's nodes."""
 
-    def __init__(self, machine: str, gpus: int, node_size: int | None = None) -> None:
-        _, (self.cluster,) = load_clusters(Path(machine), [gpus])
-        if node_size is not None:
-            self.cluster = self.cluster.model_copy(update={"devices_per_node": node_size})
-        self.cost, self.machine, self.gpus = load_cost(Path(machine)), machine, gpus
+    def __init__(self, nodes: TrainingNodes, gpus: int) -> None:
+        raw = with_machine({"cluster": {**nodes.cluster, "world_size": gpus}}, Path())
+        self.cluster, self.cost = nodes.sized(nodes.check_size(gpus)), cost_of(raw, Path())
+        self.machine, self.gpus = nodes.cluster.get("machine"), gpus
+        self.title = self.machine or "the assumed hardware"
 
     def all_reduce(self, size: float) -> Interval | None:
         """The time of an all_reduce, 90 % interval; None where no model times it [s]."""
@@ -394,7 +394,7 @@ def _derived(job: ReportedJob, links: _Links) -> Iterator[Finding]:
     if rates is not None and factor and job.comm:
         usual, low, high = (rate * job.comm / factor for rate in rates)
         text += (
-            f"; in this time {links.machine}'s links all_reduce {nbytes(usual)} among {job.gpus} "
+            f"; in this time {links.title}'s links all_reduce {nbytes(usual)} among {job.gpus} "
             f"GPUs (90 %: {nbytes(low)} to {nbytes(high)}; bus bandwidth {_rate(rates[0])}): "
             f"gradients of {_billions(usual / 4)} parameters in float32, of {_billions(usual / 2)} "
             "in 16 bits. Fewer parameters mean slower links, a slow rank, or nothing that "
@@ -470,13 +470,12 @@ class _Job:
         if model is None:
             layers = min(LAYERS, job.parameters or 1)
             model = {"kind": "parameters", "num_params": job.parameters, "num_layers": layers}
-        place = place_of(job.machine, None, job.node_size)
-        precision = job.precision
+        place, precision = job.nodes, job.precision
         if precision is None:
             precision = place.usual_precision
             if isinstance(precision, dict):  # as torch.autocast trains, with 32-bit gradients
                 precision = {**precision, "kind": "amp"}
-        asked = FitsRequest(model, job.gpus, job.machine, None, job.sequence_length)
+        asked = FitsRequest(model, job.gpus, sequence_length=job.sequence_length)
         raw = raw_of(asked, place, job.gpus, Method("full", job.strategy, precision, "none"))
         raw["workload"]["attention"] = None  # a job of unknown age: as a scenario has it
         raw["workload"]["grad_accum"] = job.grad_accum
@@ -657,24 +656,32 @@ class _Job:
 
     def _exposed_words(self, part: float) -> str:
         low, high = self.exposed_in
+        nodes, sent = self.links.cluster.num_nodes, self._sent()
+        place = f" over the network between {nodes} nodes" if nodes > 1 and sent else ""
         text = (
-            f"{_of(part, self.job)} is exposed communication, where such a job exposes "
+            f"{_of(part, self.job)} is exposed communication{place}, where such a job exposes "
             f"{seconds(self.exposed)} (90 %: {seconds(low)} to {seconds(high)})"
         )
-        if sent := self._sent():
-            text += f" and sends {nbytes(sent)} per GPU"
+        text += f" and sends {nbytes(sent)} per GPU" if sent else ""
+        if place and part == self.job.comm and (rates := self._bus_bandwidths()):
+            text += f", {_rate(rates[0])} where nothing is hidden"
         return text
+
+    def _bus_bandwidths(self) -> tuple[float, float, float, float] | None:
+        """The reported bus bandwidth and that of the links; None where part is hidden [bytes/s]."""
+        sent, factor = self._sent(), bus_bandwidth_factor("all_reduce", self.job.gpus) or 1.0
+        rates = self.links.bus_bandwidth(min(sent / factor, BUCKET)) if sent else None
+        implied = sent / self.job.comm if self.job.comm else 0.0
+        return None if rates is None or implied > rates[2] else (implied, *rates)
 
     def _slow_words(self, excess: float) -> str:
         job, sent = self.job, self._sent()
         text = f"{_of(excess, job)} is more exposed communication than such links explain"
-        factor = bus_bandwidth_factor("all_reduce", job.gpus) or 1.0
-        rates = self.links.bus_bandwidth(min(sent / factor, BUCKET))
-        if rates is not None and sent / job.comm <= rates[2]:  # else something is hidden
-            implied, (usual, low, high) = sent / job.comm, rates
+        if rates := self._bus_bandwidths():
+            implied, usual, low, high = rates
             text += (
                 f": {nbytes(sent)} per GPU in {seconds(job.comm)} is a bus bandwidth of "
-                f"{_rate(implied)} where nothing is hidden, and {self.links.machine} gives "
+                f"{_rate(implied)} where nothing is hidden, and {self.links.title} gives "
                 f"{_rate(usual)} (90 %: {_rate(low)} to {_rate(high)})"
             )
             others = [*self._machines_like(implied)]
@@ -684,12 +691,12 @@ class _Job:
 
     def _machines_like(self, rate: float) -> Iterator[str]:
         """Machines with the same devices and links of about this bus bandwidth."""
-        device = known_machine(self.job.machine).cluster.get("device")
+        device = self.job.nodes.figures.get("device")
         for name in machines_with(device) if isinstance(device, str) else ():
             if name == self.job.machine:
                 continue
             try:
-                rates = _Links(name, self.job.gpus).bus_bandwidth(LARGE)
+                rates = _Links(place_of(name, None), self.job.gpus).bus_bandwidth(LARGE)
             except ScenarioError:  # has no room for so many
                 continue
             if rates is not None and 1 / SIMILAR <= rates[0] / rate <= SIMILAR:

@@ -252,7 +252,8 @@ def test_the_page_shows_the_same(tmp_path, monkeypatch, capsys):
         (
             {"device": "a10g-24gb"},
             "--device a10g-24gb: no machine of the catalogue has it, and so its links are not "
-            "known; give --machine FILE.yaml with its cluster.",
+            "known; add --node-size 8 to assume pcie4-x16 and 100gbe, or give --machine FILE.yaml "
+            "with its cluster.",
         ),
         ({"step": "320"}, "--step: 320 has no unit; write for example "),
         ({"step": "0ms"}, "--step 0ms: must be a time above 0; write for example 320ms."),
@@ -295,3 +296,38 @@ def test_a_trace_or_its_figures_but_not_both(arguments, line, capsys):
 def test_one_gpu_without_communication_is_compute():
     diagnosis = found(gpus=1, comm="0%", parameters="1e8")
     assert [one.cause for one in diagnosis.verdict] == ["compute_bound"]
+
+
+SMALL_NODES = {
+    "comm": "71%",
+    "step": "870ms",
+    "gpus": 4,
+    "device": "a10g-24gb",
+    "node-size": 2,
+    "model": MODEL,
+    "microbatch": 8,
+}
+
+
+def test_nodes_that_no_machine_has_are_assumed_and_said_to_be():
+    diagnosis = found(**SMALL_NODES)
+    assert diagnosis.machine is None
+    assert diagnosis.machine_from.startswith("nodes of 2 x a10g-24gb, pcie4-x16 in a node and one ")
+    assert "links are assumed, and what is said of communication" in diagnosis.remarks[0]
+    text = " ".join(one.evidence for one in diagnosis.verdict)
+    assert "exposed communication over the network between 2 nodes" in text
+    assert "where nothing is hidden, and the assumed hardware gives " in text
+    one_node = found(**{**SMALL_NODES, "node-size": 4})
+    assert "network between" not in words(one_node)
+    assert one_node.expected["exposed_comm_s"] < diagnosis.expected["exposed_comm_s"]
+
+
+def test_a_smaller_job_has_nodes_of_the_same_size():
+    options = {**SMALL_NODES, "gpus": None, "comm": None, "step": "400ms@4,870ms@8"}
+    few, many = (
+        next(text for text in found(**options | {"node-size": size}).remarks if "from 4 to" in text)
+        for size in (2, 4)
+    )
+    assert few != many  # four GPUs of two nodes expose more
+    with pytest.raises(ScenarioError, match=r"--gpus 3: a10g-24gb has nodes of 2; give 1 to 2, or"):
+        reported_job({**options, "step": "400ms@3,870ms@8"})
