@@ -67,6 +67,12 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else text.translate(_ESCAPED)
 
 
+def joined(problems: Iterable[str]) -> str:
+    """Join problems as one sentence: each but the last loses its full stop."""
+    *others, last = [*problems] or [""]
+    return "; ".join([*(line.removesuffix(".") for line in others), last])
+
+
 class SimdpError(Exception):
     """Base of every error that simdp raises on purpose."""
 

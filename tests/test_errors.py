@@ -7,10 +7,13 @@ from simdp.errors import (
     MAX_LINE,
     ScenarioError,
     close_names,
+    joined,
     one_line,
     shown,
     unknown_name,
 )
+from simdp.reports.plan_table import infeasible_written
+from simdp.studies.executor.base import Failed
 from simdp.studies.families import names as families
 
 
@@ -88,3 +91,17 @@ def test_a_hint_comes_before_the_names_and_ten_of_them_are_listed():
 def test_the_command_that_an_error_names_lists_the_names():
     assert set(LISTS.values()) <= set(families())
     assert set(families()) - set(LISTS.values()) == {"constants"}
+
+
+def test_joined_problems_are_one_sentence():
+    assert joined(["a: is wrong; write b.", "c: too.", "try d."]) == (
+        "a: is wrong; write b; c: too; try d."
+    )
+    assert joined(["a: is wrong."]) == "a: is wrong."
+    assert joined([]) == ""
+    reason = "cluster: needs a network; add inter_node: {...}."
+    for line in (
+        infeasible_written({"count": 2, "reason": reason, "option": "cluster"}),
+        Failed([reason, "try cluster."], ValueError()).reason,
+    ):
+        assert "add inter_node: {...}; try cluster" in line

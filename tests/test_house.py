@@ -308,6 +308,12 @@ def test_only_the_command_line_exits():
     assert {m for m in leaving if top(m) != "probes"} <= {"__main__", "cli"}
 
 
+def test_problems_are_joined_without_full_stops_inside():
+    """``"; ".join(problems)`` makes ``".;"`` of lines that end in a full stop: `errors.joined`."""
+    joins = r'"; "\.join\([\w.]*problems\)|\.problems\[0\]\};'
+    assert [m for m in MODULES if re.search(joins, MODULES[m].read_text())] == []
+
+
 def test_no_bare_exception_is_raised():
     wrong = [
         f"{module}:{node.lineno}"

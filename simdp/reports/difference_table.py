@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from simdp.errors import joined
 from simdp.reports import figures
 from simdp.reports.figures import PARTS, WIDTH, TableCell, number, percent, seconds, unit_of
 from simdp.reports.sections import Table, num_texts, table_of
@@ -86,9 +87,8 @@ def part_in_words(part: PartChange, point: PointDifference) -> str:
     """Write one part's change, with the keys or the evidence that explain it."""
     said = f"{NAMES[part.part]} {signed(part.seconds)}"
     changed = [change_in_words(one) for one in point.keys if one.key in part.keys]
-    if changed:
-        said += f" ({'; '.join(changed)})"
-    return said + "".join(f"; {line}" for line in part.evidence)
+    said += f" ({'; '.join(changed)})" if changed else ""
+    return joined([said, *part.evidence])
 
 
 def change_in_words(one: KeyChange) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from simdp.errors import joined
 from simdp.reports.figures import WIDTH, duration, energy, money, nbytes, number, percent
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import filled, wide_table
@@ -214,8 +215,8 @@ LIMIT_OPTIONS = ("--deadline", "--budget", "--energy", "--max-memory")
 
 def infeasible_written(row: Mapping[str, Any]) -> str:
     """Write a row of `PlanResult.infeasible`, with the option to change."""
-    option = f"; try {row['option']}" if row["option"] else ""
-    return f"{row['count']:,}: {row['reason']}{option}"
+    option = [f"try {row['option']}"] * bool(row["option"])
+    return joined([f"{row['count']:,}: {row['reason']}", *option])
 
 
 def reason(why: str, count: int) -> str:

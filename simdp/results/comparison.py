@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from math import hypot
 from typing import Any, Literal
 
-from simdp.errors import one_line
+from simdp.errors import joined, one_line
 from simdp.results.result import (
     FAILED,
     Columns,
@@ -131,7 +131,7 @@ class Comparison(Inline):
     def columns(self) -> Columns:
         """Return a row for each point: settings, figures, and ``failed``, the reason for none."""
         return columns_of(
-            point.set | {FAILED: one_line("; ".join(point.problems))}
+            point.set | {FAILED: one_line(joined(point.problems))}
             if point.metrics is None
             else point.set
             | {"world_size": point.world_size}

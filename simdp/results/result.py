@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import simdp
 from simdp.arrays import Array, Floats
-from simdp.errors import ScenarioError, one_line
+from simdp.errors import ScenarioError, joined, one_line
 from simdp.files import put_text, read_json, write_whole
 from simdp.renamed_keys import with_current_keys
 from simdp.results.memory import LaunchedKernels
@@ -325,7 +325,7 @@ class Study(Inline):
     def columns(self) -> Columns:
         """Return a row for each point: settings, figures, and ``failed``, the reason for none."""
         return columns_of(
-            point.set | {FAILED: one_line("; ".join(point.problems))}
+            point.set | {FAILED: one_line(joined(point.problems))}
             if isinstance(point, FailedPoint)
             else point.set | figures_of(point.metrics, point.cost, point.target)
             for point in self.in_order()

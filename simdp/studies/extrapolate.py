@@ -17,7 +17,7 @@ from typing import Any
 
 from simdp.cluster.hardware import catalogue_device, close_devices, device_option, read_machine
 from simdp.engine.simulate import simulate, times_alone
-from simdp.errors import ScenarioError, UnitError
+from simdp.errors import ScenarioError, UnitError, joined
 from simdp.results.metrics import BUSY, REST, WAITING, limit_of
 from simdp.results.plan import ExtrapolatedPoint, Extrapolation, RecordedStep
 from simdp.results.result import FailedPoint, Result, Study
@@ -407,7 +407,7 @@ class Points:
             try:
                 raw = self.plain(machine)
             except ScenarioError as error:
-                problem = "; ".join(error.problems)
+                problem = joined(error.problems)
             for strategy in self.strategies:
                 for gpus in self.request.gpus:
                     found.append(self._planned(raw, machine, gpus, strategy, largest, problem))
@@ -423,7 +423,7 @@ class Points:
         try:
             scenario = checked(point, self.recording.base, largest)
         except ScenarioError as error:
-            return PlannedPoint(machine, gpus, strategy, None, "; ".join(error.problems))
+            return PlannedPoint(machine, gpus, strategy, None, joined(error.problems))
         return PlannedPoint(machine, gpus, strategy, scenario)
 
 
@@ -501,7 +501,7 @@ def _point(
     kind = str(kind_of({"strategy": planned.strategy}))
     point = ExtrapolatedPoint(Path(planned.machine).stem, planned.gpus, kind)
     if not isinstance(result, Result) or planned.scenario is None:
-        problem = planned.problem if result is None else "; ".join(result.problems)  # type: ignore[union-attr]
+        problem = planned.problem if result is None else joined(result.problems)  # type: ignore[union-attr]
         return replace(point, problem=problem)
     metrics, cluster = result.metrics, planned.scenario.cluster
     peaks = metrics["peak_memory_bytes"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simdp.errors import ScenarioError, shown, unknown_name
+from simdp.errors import ScenarioError, joined, shown, unknown_name
 from simdp.workload import Workload, weights
 from simdp.workload.finetuning import matching
 from simdp.workload.layers.base import ShapeError
@@ -42,7 +42,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
         try:
             wrong = check(workload, base)
         except ScenarioError as error:
-            wrong = "; ".join(error.problems)
+            wrong = joined(error.problems)
         if wrong:
             found.append(f"{key}: {wrong}")
             if key == "model":  # the others need its shapes

@@ -310,9 +310,7 @@ def test_an_algorithm_that_cannot_serve_a_group_is_refused(tmp_path):
     with pytest.raises(ProgramError) as caught:
         dist.launch(program, cluster=path)
     assert "all_reduce nvls: " in str(caught.value)
-    assert str(caught.value).endswith(
-        "; choose another algorithm in collectives: of the cluster's scenario."
-    )
+    assert str(caught.value).endswith("; choose another algorithm in the scenario's collectives.")
 
 
 # Scripts ----------------------------------------------------------------------------------------

@@ -4,7 +4,14 @@ import io
 
 from rich.console import Console
 
-from simdp.reports.difference_table import by_itself, signed, table, values, words
+from simdp.reports.difference_table import (
+    by_itself,
+    part_in_words,
+    signed,
+    table,
+    values,
+    words,
+)
 from simdp.results.comparison import (
     Difference,
     Figure,
@@ -112,3 +119,8 @@ def test_a_key_by_itself_is_told_from_both_sides():
     assert by_itself(KeyChange("x.a", 1, 2, together=("x.b",))) == "with b"
     assert signed(-0.5) == "-500 ms"
     assert signed(1e-15) == "0"
+
+
+def test_evidence_that_ends_in_full_stops_is_one_sentence():
+    part = PartChange("compute_s", 1e-3, 2e-3, evidence=("products take 1 ms.", "copies take 2."))
+    assert part_in_words(part, POINT).endswith("; products take 1 ms; copies take 2.")

@@ -42,7 +42,7 @@ def test_a_study_has_a_row_for_each_point_in_the_order_of_the_grid():
     assert columns["a"] == [1, 2]
     assert columns["step_time_s"] == [0.5, None]
     assert columns["cost.step.cost_usd"] == [3.0, None]
-    assert columns["failed"] == [None, "no.; never."]
+    assert columns["failed"] == [None, "no; never."]
     assert list(columns)[-1] == "failed"
 
 

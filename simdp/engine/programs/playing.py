@@ -31,7 +31,7 @@ from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import shared_link
 from simdp.engine.ops import Launch
 from simdp.engine.slowdown import Slowdown
-from simdp.errors import ProgramError
+from simdp.errors import ProgramError, joined
 from simdp.results.trace import TraceBuilder
 from simdp.scenario.placement import wiring_of
 
@@ -108,7 +108,7 @@ class GroupTimes:
             plan = algorithm.plan(planner.layout, nbytes, root)
         except ValueError as error:
             raise ProgramError(
-                f"{error}; choose another algorithm in collectives: of the cluster's scenario."
+                joined([f"{error}", "choose another algorithm in the scenario's collectives."])
             ) from None
         placed = planner.plan(algorithm, nbytes, root)
         network, cost = self.network, self._collectives.cost_of(collective)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Self, TypeVar
 
-from simdp.errors import ScenarioError, SimdpError, one_line
+from simdp.errors import ScenarioError, SimdpError, joined, one_line
 
 # Results of items ---------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ class Failed:
     @property
     def reason(self) -> str:
         """All problems in one line."""
-        return one_line("; ".join(self.problems))
+        return one_line(joined(self.problems))
 
     @property
     def exit_status(self) -> int:

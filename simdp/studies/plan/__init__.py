@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from simdp.errors import ScenarioError
+from simdp.errors import ScenarioError, joined
 from simdp.job.targets import SamplesNeeded
 from simdp.results.plan import GOALS, Option, PlanResult
 from simdp.scenario import Scenario, checked
@@ -310,7 +310,7 @@ def _why_none(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]
     counts.update(bounds.why.values())
     most, *_ = summed(counts)
     lead = f"--choose: none of {len(space):,} points can be simulated; {most['reason']}"
-    return f"{lead}; try {most['option']}." if most["option"] else lead
+    return joined([lead, *[f"try {most['option']}."] * bool(most["option"])])
 
 
 def ready(

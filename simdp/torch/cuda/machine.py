@@ -17,7 +17,7 @@ from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.programs.playing import GroupTimes
 from simdp.engine.programs.runtime import Activity
 from simdp.engine.slowdown import Slowdown
-from simdp.errors import ProgramError, ScenarioError
+from simdp.errors import ProgramError, ScenarioError, joined
 from simdp.results.trace import TraceBuilder
 from simdp.torch.charging.speed import Speed
 from simdp.torch.ranks import Rank, current
@@ -155,7 +155,8 @@ class NodeLinks:
             self._node = find(cluster, count).cluster
         except ScenarioError as error:
             raise ProgramError(
-                f"a node of {count} devices for one process: {error}; choose another --cluster."
+                f"a node of {count} devices for one process: "
+                f"{joined([*error.problems, 'choose another --cluster.'])}"
             ) from None
         self._count, self._collectives = count, collectives
         self._groups: dict[tuple[int, ...], GroupTimes] = {}
