@@ -169,10 +169,10 @@ def _slowest_words(result: Result) -> str:
 
 def less(value: float, step_time: float, seconds: Write = figures.seconds) -> str:
     """Write a time and how much shorter than a step it is."""
-    share = 1 - value / step_time
+    share, word = abs(1 - value / step_time), "less" if value < step_time else "more"
     if share < LEAST_SHARE:
         return f"{seconds(value)}, about the same"
-    return f"{seconds(value)}, {100 * share:{'.3g' if share >= NEARLY_ALL else '.2g'}} % less"
+    return f"{seconds(value)}, {100 * share:{'.3g' if share >= NEARLY_ALL else '.2g'}} % {word}"
 
 
 def gradient_noise(found: dict[str, Any] | None) -> list[Row]:
@@ -279,20 +279,21 @@ def of_run(result: Result) -> VerdictText:
     losses = _losses(result)
     work = (m["compute_s"] + m["update_s"]) / step_time
     said = f"Of a step of {seconds(step_time)}, {percent(work)} is compute and update"
-    lines = [*_does_not_fit(result), f"{said}{''.join(f', {one}' for one in losses)}."]
+    lines = [*does_not_fit(result), f"{said}{''.join(f', {one}' for one in losses)}."]
     lines += [sentence(one, ".") for one in straggler_costs(result)]
     return VerdictText(lines, work >= GOOD and m.get("fits_memory") is not False)
 
 
-def _does_not_fit(result: Result) -> list[str]:
+def does_not_fit(result: Result) -> list[str]:
     """Report a model that does not fit: by how much, or that it is its offloaded state."""
     if result.metrics.get("fits_memory") is not False:
         return []
-    devices = Cluster.model_validate(result.scenario["cluster"]).devices()
+    cluster = Cluster.model_validate(result.scenario["cluster"])
+    rooms = [device.memory / cluster.ranks_per_device for device in cluster.devices()]
     peaks = result.metrics["peak_memory_bytes"]
-    worst = max(range(len(peaks)), key=lambda rank: peaks[rank] / devices[rank].memory)
-    over = peaks[worst] - devices[worst].memory
-    needs = f"the fullest GPU needs {nbytes(peaks[worst])} of {nbytes(devices[worst].memory)}"
+    worst = max(range(len(peaks)), key=lambda rank: peaks[rank] / rooms[rank])
+    over, whole = peaks[worst] - rooms[worst], "rank" if cluster.ranks_per_device > 1 else "GPU"
+    needs = f"the fullest {whole} needs {nbytes(peaks[worst])} of {nbytes(rooms[worst])}"
     why = f"{needs}, {nbytes(over)} too much" if over > 0 else "GPUs or hosts lack the memory"
     return [f"The model does not fit: {why}; `simdp fits` lists what would."]
 
@@ -308,22 +309,24 @@ def of_sweep(
         return VerdictText([], True)
     point, first = study.points[best], rates[0]
     group = _of_sizes(study, point)
-    lines, good = list[str](), True
+    lines, good = does_not_fit(point), True
+    fitting = [one for one in study.points if one.metrics["fits_memory"] is not False]
+    few = f"{len(fitting)} points that fit" if 0 < len(fitting) < len(study.points) else ""
+    fastest = f"The fastest of {few or f'{len(study.points)} points'} is {_set_in_words(point)}"
     if len(group) > 1 and len(study.points) > len(group):  # sizes of several methods
-        lines.append(f"The fastest of {len(study.points)} points is {_set_in_words(point)}.")
+        lines.append(f"{fastest}.")
     if len(group) > 1:
         lines += _scaling(group, point)
         good = (point.metrics["scaling_efficiency"] or 0.0) >= GOOD
     else:
-        text = f"The fastest of {len(study.points)} points is {_set_in_words(point)}"
         ratio = f", {rate / first:.3g} times the first point's" if first and best else ""
         losses = _losses(point)
         lost = f"; of each step {', '.join(losses)}" if losses else ""
-        lines.append(f"{text}: {figures.short(rate)} {unit}{ratio}{lost}.")
+        lines.append(f"{fastest}: {figures.short(rate)} {unit}{ratio}{lost}.")
     for one in study.points:
         where = "" if one is point else f" at {_set_in_words(one)}"
         lines += [sentence(cost, f"{where}.") for cost in straggler_costs(one)]
-    return VerdictText(lines, good)
+    return VerdictText(lines, good and point.metrics["fits_memory"] is not False)
 
 
 def _set_in_words(point: Result) -> str:
@@ -355,7 +358,9 @@ def _scaling(group: Sequence[Result], best: Result) -> list[str]:
     if growth := _growth(best, base):
         losses.append(growth)
     lines = [said + (f"; of each step {', '.join(losses)}." if losses else ".")]
-    if larger := [one.world_size for one in group if one.world_size > n]:
+    rates = {one.world_size: one.metrics["scaling_efficiency"] * one.world_size for one in group}
+    larger = [size for size in rates if size > n]
+    if larger and max(rates[size] for size in larger) < rates[n]:
         lines.append(f"More GPUs are no faster: {larger[0]} are slower than {n}.")
     enough = [one.metrics["scaling_efficiency"] >= GOOD for one in group]
     limit = f"{100 * GOOD:.0f} %"

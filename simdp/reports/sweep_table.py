@@ -347,9 +347,9 @@ def _explained(found: Fitting) -> str:
         money = f"; USD/M: per million {what}, at list prices{dated}"
     mfu = "; MFU: the model's own FLOPs over the GPUs' peak" if not found.is_least else ""
     return (
-        "a steady step of one micro-batch per GPU; batch: its samples, as many as fit; peak: "
-        "tensors of the fullest GPU; fits: with what CUDA, NCCL and fragments take beside them, "
-        f"{least:.1f} to {most:.1f} GB; tight: that decides{mfu}{money}"
+        "a steady step of one micro-batch per GPU; batch: its samples, by default as many as "
+        "fit; peak: tensors of the fullest GPU; fits: with what CUDA, NCCL and fragments take "
+        f"beside them, {least:.1f} to {most:.1f} GB; tight: that decides{mfu}{money}"
     )
 
 
@@ -391,7 +391,7 @@ def _inside(row: FittingRow) -> str:
         return ""
     unit, scale = figures.unit_of([row.high_s])
     low, high = row.low_s / scale, row.high_s / scale
-    return f"; 90 % interval of its step: {low:.3g} to {high:.3g} {unit}, others' alike"
+    return f"; 90 % interval of its step: {low:.3g} to {high:.3g} {unit}"
 
 
 # Extrapolate table --------------------------------------------------------------------------------

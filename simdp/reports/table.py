@@ -16,6 +16,7 @@ from simdp.arrays import Floats
 from simdp.groups import grouped
 from simdp.reports import answers, figures
 from simdp.reports.figures import PARTS, SHORT, WIDTH, Row, nbytes, percent, seconds, span
+from simdp.reports.wide_table import filled
 from simdp.results.comparison import written
 from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
@@ -55,10 +56,11 @@ def _one(result: Result, advice: Advice | None, verbose: bool) -> RenderableType
     for row in parts:
         times.add_row(*row)
     facts = Table(show_header=False, box=None, pad_edge=False)
-    said = answers.verdict(answers.of_run(result).lines)
+    unfit = answers.does_not_fit(result)
+    said = answers.verdict(answers.of_run(result).lines[len(unfit) :])
     for name, value in answers.wrapped([*said, *fact_rows(result, advice, verbose)]):
         facts.add_row(f"{name}:" if name else "", value)
-    return Group(times, facts)
+    return Group(*[filled(unfit)] * bool(unfit), times, facts)
 
 
 def step_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -201,7 +203,8 @@ def _dropped_rows(participation: Mapping[str, Any] | None) -> list[Row]:
     rows, total = list[Row](), sum(each)
     if total:
         most = each.index(max(each))
-        said = f"{total} of {total + counted}, most of them rank {most}'s: {each[most]}"
+        part = "most of them" if 2 * each[most] > total else "the largest part"
+        said = f"{total} of {total + counted}, {part} rank {most}'s: {each[most]}"
         rows.append(Row("dropped", "samples dropped", said))
     names = {"repeated": "samples done again", "uncommitted": "not committed"}
     return rows + [

@@ -17,7 +17,6 @@ from simdp.cluster.hardware import (
     Machine,
     describe_machine,
     device_option,
-    is_file,
     machines_with,
     read_machine,
 )
@@ -174,8 +173,7 @@ class TrainingNodes(NamedTuple):
     def sized(self, gpus: int) -> Cluster:
         """Return the cluster of so many devices, without stragglers and failures."""
         cluster = {**self.figures, "world_size": gpus, "stragglers": [], "failures": []}
-        file = self.cluster.get("machine", "")
-        base = Path(file).parent if is_file(file) else Path()
+        base = Path(self.cluster.get("machine", "")).parent
         return Cluster.model_validate(cluster, context={"base": base})
 
     @property

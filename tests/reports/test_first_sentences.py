@@ -1,16 +1,31 @@
 """First sentences of pages hold for the measured values that they are drawn over."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from for_each import for_each
+from rich.console import Console
 
 from simdp.engine.simulate import simulate
-from simdp.reports.answers import of_run
+from simdp.reports import table
+from simdp.reports.answers import less, of_run, of_sweep
 from simdp.reports.page import page_of
+from simdp.reports.table import _dropped_rows
+from simdp.results.comparison import (
+    ComparedPoint,
+    Comparison,
+    Difference,
+    PartChange,
+    PointDifference,
+    Side,
+)
+from simdp.results.plan import Option, PlanResult
+from simdp.results.result import Study
 from simdp.scenario.loading import checked
 from simdp.studies.diagnose.reported import diagnose_reported, reported_job
+from simdp.studies.plan.report import why_best
 
 JOB = {
     "cluster": {"world_size": 1, "device": "t4-16gb"},
@@ -45,3 +60,157 @@ def test_only_a_diagnosis_of_traces_speaks_of_traces(source):
     text += str(page.sections)
     assert ("in the replay of these traces" in text) == (source == "kineto")
     assert ("as it was reported" in text) == (source == "reported")
+
+
+METRICS = {
+    "step_time_s": 0.1,
+    "compute_s": 0.06,
+    "update_s": 0.0,
+    "exposed_comm_s": 0.04,
+    "wait_s": 0.0,
+    "other_s": 0.0,
+    "bytes_sent_per_rank": [1e9],
+    "peak_memory_bytes": [5e9],
+    "replicas_identical": None,
+    "loss": [],
+}
+
+
+def compared(*points):
+    listed = [
+        ComparedPoint(
+            {"strategy": name},
+            {},
+            4,
+            METRICS | {"throughput_samples_per_s": rate, "fits_memory": fits},
+            5e9,
+            4e9,
+        )
+        for name, rate, fits in points
+    ]
+    scenario = {"name": "x", "cluster": {"world_size": 4}, "seed": 0}
+    return Comparison("0", scenario, {"strategy": [name for name, *_ in points]}, listed, [])
+
+
+@for_each(
+    ("points", "line", "level"),
+    [
+        (
+            [("ddp", 100.0, True), ("fsdp", 80.0, True)],
+            "ddp trains most samples per second: 25.0 % more than fsdp.",
+            "good",
+        ),
+        (  # the fastest does not fit, and is not what the best is faster than
+            [("ddp", 100.0, False), ("fsdp", 80.0, True), ("zero1", 40.0, True)],
+            "Of what fits, fsdp trains most samples per second: 2 times as many as zero1.",
+            "good",
+        ),
+        (
+            [("ddp", 100.0, False), ("fsdp", 80.0, False)],
+            "None fits; ddp trains most samples per second: 25.0 % more than fsdp.",
+            "warning",
+        ),
+    ],
+)
+def test_a_comparison_is_faster_only_than_what_is_slower(points, line, level):
+    verdict = page_of(compared(*points)).sections[0]
+    assert (verdict.lines[0], verdict.level) == (line, level)
+
+
+@for_each("share", [0.2, 0.35, 0.45, 0.5, 0.55, 0.9])
+def test_most_is_more_than_half(share):
+    parts = {"compute_s": share / 10, "exposed_comm_s": (1 - share) / 20}
+    parts |= {"wait_s": (1 - share) / 20}
+    found = compared(("ddp", 100.0, True))
+    found.points[0].metrics.update(parts)
+    largest = max(parts.values()) * 10
+    (line,) = page_of(found).sections[0].lines[1:]
+    assert line.startswith("Most of its step") == (largest > 0.5)
+
+    changes = tuple(PartChange(key, 0.0, value) for key, value in parts.items())
+    changes = tuple(sorted(changes, key=lambda part: -part.seconds))
+    point = PointDifference({}, 1.0, 1.1, None, changes, (), ())
+    sides = [Side(name, "result", "0", 1, 8) for name in "ab"]
+    labels = [tile.name for tile in tiles(page_of(Difference("0", *sides, (point,))))]
+    assert ("most of it" in labels) == (largest > 0.5)
+
+    dropped = [round(100 * share), *[round(50 * (1 - share))] * 2]
+    rows = _dropped_rows({"dropped": dropped, "counted": 100})
+    assert ("most of them" in rows[0].text) == (2 * max(dropped) > sum(dropped))
+
+    hours = {"gpu_hours": 100.0, "shares": {"compute": share, "comm": 1 - share}}
+    mine = Option({"n": 1}, 1.0, 3600.0, 1.0, None, 1.0)
+    theirs = Option({"n": 2}, 1.0, 7200.0, 2.0, None, 1.0, **hours)
+    assert ("most of the difference is compute" in why_best(mine, theirs, "cheapest")) == (
+        share > 0.5
+    )
+
+
+def tiles(page):
+    return [tile for section in page.sections for tile in getattr(section, "tiles", [])]
+
+
+def test_a_plan_is_titled_by_its_best_option_or_by_their_lack():
+    best = Option({"cluster.world_size": 16}, 1.0, 3600.0, 1.0, None, 1.0, limit="compute")
+    found = PlanResult("0", {"name": "x"}, "cheapest", {}, None, {}, (best,), (best,))
+    assert page_of(found).title == "x: the cheapest way to train, world_size: 16"
+    none = PlanResult("0", {"name": "x"}, "cheapest", {"budget": 1.0}, None, {}, (), ())
+    assert "which no point is within the limits" in page_of(none).title
+
+
+@for_each(
+    ("step", "text"),
+    [(0.08, "80 ms, 20 % less"), (0.1, "100 ms, about the same"), (0.2, "200 ms, 100 % more")],
+)
+def test_a_step_without_something_is_less_only_where_it_is(step, text):
+    assert less(step, 0.1) == text
+
+
+def test_the_terminal_says_first_what_does_not_fit(result):
+    study = Study("0", result.scenario, [result])
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table.summary(study))
+    shown = console.export_text()
+    assert shown.startswith("The model does not fit: the fullest GPU needs ")
+    assert shown.count("does not fit: the fullest") == 1
+
+
+@for_each(
+    ("rates", "fits", "lines"),
+    [
+        (
+            [100.0, 150.0, 120.0],
+            [True, True, True],
+            "More GPUs are no faster: 4 are slower than 2.",
+        ),
+        ([100.0, 150.0, 290.0], [True, True, False], None),  # more are faster, and do not fit
+        ([100.0, 150.0, 150.0], [True, True, True], None),  # as fast is not slower
+    ],
+)
+def test_more_devices_are_no_faster_only_where_they_are_slower(result, rates, fits, lines):
+    scenario = {**result.scenario, "sweep": {"cluster.world_size": [1, 2, 4]}}
+    points = [
+        replace(
+            result,
+            scenario={**scenario, "cluster": {**scenario["cluster"], "world_size": n}},
+            set={"cluster.world_size": n},
+            metrics=result.metrics
+            | {"throughput_samples_per_s": rate, "fits_memory": fit}
+            | {"scaling_efficiency": rate / n / 100.0},
+        )
+        for n, rate, fit in zip((1, 2, 4), rates, fits, strict=True)
+    ]
+    written = of_sweep(Study("0", scenario, points), 1, rates, "samples/s").lines
+    assert [line for line in written if line.startswith("More GPUs")] == [lines] * bool(lines)
+
+
+@for_each("fits", [(True, True, True), (True, False, True), (False, False, False)])
+def test_the_fastest_is_one_of_those_that_fit(result, fits):
+    points = [
+        replace(result, set={"seed": n}, metrics=result.metrics | {"fits_memory": fit})
+        for n, fit in enumerate(fits)
+    ]
+    first, *_ = (verdict := of_sweep(Study("0", {}, points), 0, [1.0, 2.0, 0.5], "samples/s")).lines
+    count = {3: "3 points", 2: "2 points that fit"}.get(sum(fits))
+    assert first.startswith(f"The fastest of {count} is" if count else "The model does not fit: ")
+    assert count or not verdict.good

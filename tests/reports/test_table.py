@@ -69,7 +69,9 @@ def made_up(**metrics):
         "lr": [0.1],
         "skipped_steps": None,
     }
-    scenario = {"name": "dull", "cluster": {"world_size": 1}}
+    n = len(metrics.get("peak_memory_bytes", [0]))
+    cluster = {"world_size": n, "device": "t4-16gb", "topology": "switch", "link": "pcie3-x16"}
+    scenario = {"name": "dull", "cluster": cluster}
     return Study("0.1.0", scenario, [Result(scenario, {}, dull | metrics)])
 
 

@@ -339,6 +339,7 @@ def _difference_summary(found: Difference) -> Iterator[Section]:
         return
     (point,) = found.points
     first = point.parts[0]
+    is_most = 2 * first.seconds * point.seconds > point.seconds**2
     yield Summary(
         "Summary",
         [
@@ -350,7 +351,7 @@ def _difference_summary(found: Difference) -> Iterator[Section]:
                 f"{point.b_s / point.a_s:.3g} x as long",
             ),
             Tile(
-                "most of it",
+                "most of it" if is_most else "largest part",
                 difference_table.NAMES[first.part],
                 difference_table.signed(first.seconds),
             ),

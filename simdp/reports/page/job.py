@@ -76,11 +76,10 @@ def _one(study: JobStudy, job: JobRuns) -> Iterator[Section]:
             f"{long_time(most.value)}, goes to: {most.label}."
         )
     chance = job.chance_to_finish
-    level = "warning" if chance is not None and chance < 0.9 else "good"
     if chance is not None:
         lines.insert(0, f"Done within {long_time(study.until_s)}: {percent(chance)} of the runs.")
     lines = [*job_table.too_short(study), *lines]
-    yield Verdict("Verdict", lines, "warning" if level == "warning" else "good")
+    yield Verdict("Verdict", lines, "warning" if chance is not None and chance < 0.9 else "good")
     low, high = map(long_time, job.finish_interval_s)
     money = [] if job.cost_usd is None else [Tile("cost", f"{job.cost_usd.mean:,.0f} USD", "mean")]
     yield Summary(

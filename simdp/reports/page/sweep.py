@@ -74,8 +74,10 @@ def _verdict(found: Comparison) -> Iterator[Section]:
         if one.metrics and one.metrics["throughput_samples_per_s"]
     }
     own, ties = rates.pop(point.label), sweep_table.tied(found)
-    said = f"{point.label} trains most samples per second"
-    others = sorted(((rate, label) for label, rate in rates.items()), reverse=True)
+    others = sorted(((rate, label) for label, rate in rates.items() if rate <= own), reverse=True)
+    fits, is_first = point.metrics["fits_memory"] is not False, len(others) == len(rates)
+    lead = "" if fits and is_first else "Of what fits, " if fits else "None fits; "
+    said = f"{lead}{point.label} trains most samples per second"
     if others:
         compared = list[str]()
         for rate, label in (others[0], others[-1]):
@@ -93,7 +95,7 @@ def _verdict(found: Comparison) -> Iterator[Section]:
             *(ties or [f"{said}."]),
             f"{part} of {whose}, {share(m[largest], m['step_time_s'])}, is {PARTS[largest]}.",
         ],
-        "note" if ties else "good",
+        "warning" if not fits else "note" if ties else "good",
     )
 
 

@@ -283,9 +283,10 @@ class Evidence:
             if avoided.small_name == "all_reduce"
             else "shard larger units, or send one flat buffer"
         )
+        mean = seconds(value / max(avoided.num_small, 1))
         return (
             f"{avoided.num_small:,.0f} {avoided.small_name} of {nbytes(avoided.small_nbytes)} on "
-            f"average in a step take {self._of(value)}, most of it latency: {advice}."
+            f"average in a step take {self._of(value)}, {mean} each: {advice}."
         )
 
     def uneven_work(

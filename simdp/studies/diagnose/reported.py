@@ -35,7 +35,6 @@ from simdp.studies.diagnose.verdict import WORTH
 from simdp.studies.intervals import (
     BY_DATA_SHEET,
     NORMAL_90,
-    Interval,
     cost_variants,
     known_of_cost,
     machine_calibration,
@@ -66,11 +65,7 @@ ADJUSTED = 2  # times that compute is corrected for what overlapping communicati
 ROUNDS = 8  # simulations by which a job is brought to the step that was reported
 NEAR = 0.02  # part by which its communication may then still differ
 
-SIMILAR = 1.3
-"""Factor within which a bandwidth is as that of another machine, or communication as without
-overlap."""
-
-TINY = 1e-9  # seconds that count as none
+SIMILAR = 1.3  # factor within which a bandwidth is as another, or a time as was reported
 BUCKET = 25 * 2**20  # bytes of a DDP bucket for the comparison of bus bandwidths
 ALIKE = "x the samples; time of as many as now)"  # end of a change that makes steps larger
 LEAST = 1e-3  # part of a step below which a finding is left out
@@ -150,8 +145,9 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
         if name in given:
             _checked(problems, lambda name=name: known_value(f"--{name}", given[name]))
     nodes = _nodes(given, problems)
-    for gpus in (given["gpus"], *(smaller or ())[1:]) if nodes is not None else ():
-        _checked(problems, lambda gpus=gpus: nodes.check_size(gpus))
+    if nodes is not None:
+        for gpus in (given["gpus"], *(smaller or ())[1:]):
+            _checked(problems, lambda gpus=gpus: nodes.check_size(gpus))
     if not problems and given["gpus"] == 1 and comm:
         problems.append("--gpus 1: one GPU has no communication; give --comm 0%, or more GPUs.")
     if problems or nodes is None:
@@ -342,7 +338,8 @@ def _with_lost_scaling(job: ReportedJob, step: float, gpus: int) -> tuple[Report
     due = _Job(grown, _Links(job.nodes, job.gpus)).exposed - few.exposed
     return grown, [
         f"from {gpus} to {job.gpus} GPUs a step goes from {seconds(step)} to {seconds(job.step)}: "
-        f"{seconds(job.step - step)} more, where {seconds(due)} are due. Compute is taken to be "
+        f"{seconds(abs(job.step - step))} {'more' if job.step >= step else 'less'}, where "
+        f"{seconds(abs(due))} {'more' if due >= 0 else 'less'} are due. Compute is taken to be "
         f"that on {gpus} GPUs, whose step exposes {seconds(few.exposed)} of communication."
     ]
 
@@ -356,34 +353,21 @@ class _Links:
         self.machine, self.gpus = nodes.cluster.get("machine"), gpus
         self.title = self.machine or "the assumed hardware"
 
-    def all_reduce(self, size: float) -> Interval | None:
-        """The time of an all_reduce, 90 % interval; None where no model times it [s]."""
-        if self.gpus < 2:
-            return None
-        wiring, time = wiring_of(self.cluster), self.usual(size)
-        if time is None:
+    def bus_bandwidth(self, size: float) -> tuple[float, float, float] | None:
+        """Usual bus bandwidth of an all_reduce and its 90 % interval; None if untimed [bytes/s]."""
+        wiring, factor = wiring_of(self.cluster), bus_bandwidth_factor("all_reduce", self.gpus)
+        timed = self.cost.timed and self.cost.problem_with("all_reduce", wiring) is None
+        time = self.cost.seconds("all_reduce", size, wiring) if timed and self.gpus > 1 else 0.0
+        if not time or factor is None:
             return None
         known = [*machine_calibration(self.machine, Path()), *known_of_cost(self.cost, wiring)]
         ends = [
             (low.seconds("all_reduce", size, wiring), high.seconds("all_reduce", size, wiring))
             for low, high in cost_variants(self.cost, known)
         ]
-        return spread(time, ends, residual(known))
-
-    def usual(self, size: float) -> float | None:
-        """The time of an all_reduce [s]."""
-        wiring = wiring_of(self.cluster)
-        known = self.cost.timed and self.cost.problem_with("all_reduce", wiring) is None
-        return self.cost.seconds("all_reduce", size, wiring) if known else None
-
-    def bus_bandwidth(self, size: float) -> tuple[float, float, float] | None:
-        """Usual bus bandwidth at a size, and its 90 % interval [bytes/s]."""
-        ends, time = self.all_reduce(size), self.usual(size)
-        factor = bus_bandwidth_factor("all_reduce", self.gpus)
-        if ends is None or not time or factor is None:
-            return None
+        interval = spread(time, ends, residual(known))
         moved = size * factor
-        return moved / time, moved / ends.high, moved / max(ends.low, 1e-12)
+        return moved / time, moved / interval.high, moved / max(interval.low, 1e-12)
 
 
 def _derived(job: ReportedJob, links: _Links) -> Iterator[Finding]:
@@ -501,10 +485,13 @@ class _Job:
             low, high = (low, middle) if takes(middle) > compute else (middle, high)
         size = high if takes(high) - compute < compute - takes(low) else low
         played = _played(with_data(raw, size)[0])  # with its update and overlap
-        size = max(round(size * self.job.compute / (played.step - played.comm)), 1)
+        mean = (played.step - played.comm) / size
+        size = max(round(self.job.compute / mean), 1)
         scenario, found = with_data(raw, size)
+        is_near = 1 / SIMILAR <= size * mean / self.job.compute <= SIMILAR
+        take = "take about" if is_near else "come nearest to"
         self.remarks.append(
-            f"--microbatch is not given: {size} per GPU take about the compute that was reported; "
+            f"--microbatch is not given: {size} per GPU {take} the compute that was reported; "
             "give it, so that compute is checked as well."
         )
         if not fits(scenario.cluster, memory_needed(scenario).peak.tolist()):
@@ -655,8 +642,7 @@ class _Job:
             yield self._finding("unexplained", more, f"{why}.")
 
     def _exposed_words(self, part: float) -> str:
-        low, high = self.exposed_in
-        nodes, sent = self.links.cluster.num_nodes, self._sent()
+        (low, high), nodes, sent = self.exposed_in, self.links.cluster.num_nodes, self._sent()
         place = f" over the network between {nodes} nodes" if nodes > 1 and sent else ""
         text = (
             f"{_of(part, self.job)} is exposed communication{place}, where such a job exposes "
@@ -735,7 +721,7 @@ class _Job:
         found, takes = self.planned, self.job.compute / self.job.grad_accum
         if self.job.comm <= self.exposed_in[1]:
             return found
-        whole = max(found.metrics["comm_s"], TINY)
+        whole = max(found.metrics["comm_s"], 1e-9)
         factor = 1 + (self.job.comm - found.comm) / whole
         for _ in range(ROUNDS):
             slowed = _slowed(self.planned.scenario, factor)

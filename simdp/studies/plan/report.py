@@ -61,7 +61,7 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
         for name, keys in TERMS.items()
     }
     name = max(saved, key=lambda key: saved[key])
-    if saved[name] > 0:
+    if saved[name] > 0 and 2 * saved[name] > other.gpu_hours - best.gpu_hours > 0:
         hours = [_share(one, TERMS[name]) * one.gpu_hours for one in (best, other)]
         found.append(f"most of the difference is {name}: {hours[0]:.3g} in place of {hours[1]:.3g}")
     return "; ".join(found)
