@@ -62,7 +62,7 @@ def test_each_item_comes_once_and_what_fails_has_a_reason(executor):
         again = dict(several.each(half, [10]))
     assert sorted(found) == list(range(8))
     assert found[4] == CompletedItem(2.0)
-    assert found[3].reason == "first: wrong.; second: wrong, too."
+    assert found[3].reason == "first: wrong; second: wrong, too."
     assert found[3].problems == ["first: wrong.", "second: wrong, too."]
     assert found[5].reason == "StubbornError: 1"
     assert again == {0: CompletedItem(5.0)}
