@@ -227,15 +227,22 @@ def _same_name(other: Path, name: str) -> str:
     return f"has the name of {other}, {name}; add another name: ..."
 
 
+MAX_WALKED = 100_000
+"""Most files and folders below a given folder, which take about a second to list."""
+
+
 def _files(paths: Sequence[Path], unreadable: list[NotCompared] | None = None) -> Iterator[Path]:
     for path in (find(path, folders=True) for path in paths):
         if not path.is_dir():
             yield path
             continue
-        having, errors = list[Path](), list[OSError]()
-        walk = os.walk(path, onerror=errors.append)
-        files = [Path(place, name) for place, _, names in walk for name in names]
-        files = [file for file in files if file.suffix == ".yaml"]
+        having, errors, files, count = list[Path](), list[OSError](), list[Path](), 0
+        for place, folders, names in os.walk(path, onerror=errors.append):
+            count += len(folders) + len(names)
+            if count > MAX_WALKED:
+                problem = f"{path}: holds more than {MAX_WALKED:,} files and folders; "
+                raise ScenarioError(f"{problem}give the folder of the scenarios.")
+            files += [Path(place, name) for name in names if name.endswith(".yaml")]
         closed = [Path(error.filename) for error in errors]
         for file in sorted([*files, *filter(Path.exists, closed)]):  # without those gone meanwhile
             try:

@@ -7,7 +7,7 @@ from small_scenario import MINIMAL
 
 from simdp.errors import ScenarioError
 from simdp.scenario import load_scenario
-from simdp.studies.validate import validate
+from simdp.studies.validate import jobs, validate
 from simdp.studies.validate.jobs import cluster_name, load_measured, load_valid
 from simdp.studies.validate.leave_out import leave_out
 
@@ -33,6 +33,22 @@ def test_a_file_without_measurements_is_refused(write):
     assert caught.value.problems == [
         f"{path}: has no measured: key; add measured: {{source: ..., points: [...]}}, with the "
         "measurements."
+    ]
+
+
+def test_a_folder_with_more_files_than_are_listed_is_refused(write, tmp_path, monkeypatch):
+    write("box.yaml")
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "around").symlink_to(tmp_path)  # links are not followed
+    monkeypatch.setattr(jobs, "MAX_WALKED", 5)
+    assert [path.name for path in load_measured([tmp_path])] == ["box.yaml"]
+    monkeypatch.setattr(jobs, "MAX_WALKED", 4)
+    with pytest.raises(ScenarioError) as caught:
+        load_measured([tmp_path])
+    assert caught.value.problems == [
+        f"{tmp_path}: holds more than 4 files and folders; give the folder of the scenarios."
     ]
 
 
