@@ -18,6 +18,7 @@ from simdp.engine.compute import times_of
 from simdp.engine.compute.call_times import CallTimes, alike
 from simdp.engine.compute.profile_times import MeasuredTimes, profiled_update
 from simdp.engine.compute.roofline import Roofline, roofline_of
+from simdp.engine.interpreters.footprints import offloaded_nbytes
 from simdp.engine.launcher import StepRecord
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Call, Traffic, report
@@ -211,6 +212,22 @@ def taken_as_whole(scenario: Scenario) -> dict[str, str]:
             )
             return {"update": text}
     return {}
+
+
+HOST_SHARE = 0.1
+"""Least host memory of offloaded tensors that is remarked on where the nodes' is unknown, as a
+share of the memory of a node's devices. Every machine of the catalogue whose host memory is known
+has more of it than of its devices'."""
+
+
+def unchecked_host_memory(scenario: Scenario) -> dict[str, str]:
+    """Remark on the host memory that offloaded tensors need where the nodes' is unknown."""
+    cluster, needed = scenario.cluster, offloaded_nbytes(scenario)
+    of_devices = sum(device.memory for device in cluster.devices()) / cluster.num_nodes
+    if cluster.host_memory is not None or needed <= HOST_SHARE * of_devices:
+        return {}
+    size = format_quantity(float(f"{needed:.2g}"), "data size")
+    return {"host memory": f"needs {size} per node; set cluster.host_memory to check it"}
 
 
 NOT_REACHED = "not reached"

@@ -34,6 +34,7 @@ from simdp.engine.outcome import (
     taken_as_whole,
     target_of,
     too_fast,
+    unchecked_host_memory,
     unlikely_steps,
 )
 from simdp.engine.rebalancing import rebalanced
@@ -549,6 +550,7 @@ def _result(
         remarks=remarks(scenario)
         | not_reached(scenario, len(records), found)
         | too_fast(found)
+        | unchecked_host_memory(scenario)
         | unlikely_steps(scenario)
         | taken_as_whole(scenario),
         state=run.state(found["simulated_s"]) if keep_state else None,

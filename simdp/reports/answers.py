@@ -23,6 +23,7 @@ from simdp.results.comparison import short_key, written
 from simdp.results.metrics import exposed_by_collective
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import TraceToCome
+from simdp.units import parse
 
 Write = Callable[[float | None], str]
 LEAST_SHARE = 0.005  # least share of a step that is listed
@@ -216,6 +217,9 @@ def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
     for result in results:
         shown = ((k, v) for k, v in result.remarks.items() if verbose or k not in FOR_EXPERTS)
         found.update(dict.fromkeys(shown))
+    needs = {said: said.split()[1:3] for name, said in found if name == "host memory"}
+    for said in sorted(needs, key=lambda said: parse(" ".join(needs[said]), "data size"))[:-1]:
+        del found["host memory", said]  # only the largest need of all points is listed
     return [
         Row(name, name, said if name in WHOLE else shorten(said, MOST_LETTERS, placeholder=" ..."))
         for name, said in found

@@ -1,10 +1,13 @@
 """Remarks: whether anybody has measured the hardware, and what measurements leave open."""
 
+import pytest
+
 import simdp
 from simdp.cluster.hardware import read_machine
+from simdp.reports.answers import known
 from simdp.scenario import checked
 from simdp.scenario.remarks import calibration_of, remarks
-from tests.small_scenario import MINIMAL
+from tests.small_scenario import FAST, MINIMAL
 
 WORKLOAD = {"model": {"kind": "mlp", "widths": [8, 4]}, "microbatch": 2}
 
@@ -198,3 +201,38 @@ def test_channels_last_says_that_convolutions_do_not_change(tmp_path):
     contiguous = {**images, "compute": "roofline"}
     for workload in (contiguous, {**WORKLOAD, "compute": compute}):
         assert "memory_format" not in on(tmp_path, {"machine": "dgx-a100"}, workload=workload)
+
+
+HOST_LINK = {"alpha": "5 us", "bandwidth": "25 GB/s"}
+OFFLOADED = {
+    "cluster": {
+        **FAST,
+        **{"world_size": 4, "devices_per_node": 1, "host": {"link": HOST_LINK}},
+        "inter_node": {"topology": "switch", "link": HOST_LINK},
+    },
+    "workload": {
+        "model": {"kind": "mlp", "widths": [4096] * 9},
+        **{"microbatch": 1, "steps": 2, "optimizer": "adamw"},
+    },
+    "strategy": {"kind": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"},
+    "numerics": False,
+}
+"""134 million weights, whose state takes 16 bytes each on the hosts, over devices of 10 GB."""
+
+
+def needs_of(tmp_path, **keys):
+    study = simdp.sweep(checked({**OFFLOADED, **keys}, tmp_path))
+    return [row.text for row in known(study.points, verbose=False) if row.key == "host memory"]
+
+
+@pytest.mark.slow
+def test_host_memory_that_nobody_has_checked_is_named_once(tmp_path):
+    advice = "per node; set cluster.host_memory to check it"
+    sizes = {"cluster.world_size": [4, 2, 1]}
+    assert needs_of(tmp_path, sweep=sizes) == [f"needs 2.1 GB {advice}"]
+    four = OFFLOADED["cluster"]
+    large = {**four["device"], "memory": "20 GB"}
+    assert needs_of(tmp_path, cluster={**four, "world_size": 1, "device": large})
+    assert not needs_of(tmp_path, cluster={**four, "world_size": 4, "device": large})
+    assert not needs_of(tmp_path, cluster={**four, "host_memory": "1 TB"})
+    assert not needs_of(tmp_path, strategy="zero3")
