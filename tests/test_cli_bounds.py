@@ -67,7 +67,7 @@ HARMLESS = {
     "--root",
     "--max-steps",  # of a run that ends by itself
     "--at-step",
-    *("--max-restarts", "--node-rank", "--master-port"),
+    *("--node-rank", "--master-port"),
     *[("init", "--microbatch"), ("fits", "--microbatch")],  # does not fit
     ("calibrate baseline", "--ranks"),  # chooses among the measurements
     ("calibrate nccl-tests", "--links-per-node"),  # divides a bandwidth

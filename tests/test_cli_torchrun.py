@@ -219,7 +219,11 @@ def test_ctrl_c_ends_a_script_with_its_table_and_files(torchrun, tmp_path, how):
         ),
         (["--node-rank", 1], "--node-rank 1: this command runs all nodes; leave it out."),
         (["--rdzv-backend", "etcd"], "--rdzv-backend: unknown name 'etcd'; known: c10d, static."),
-        (["--max-restarts", -1], "--max-restarts -1: must be >= 0."),
+        (
+            ["--max-restarts", 3],
+            "--max-restarts 3: simdp does not restart ranks; leave it out, or write 0.",
+        ),
+        (["--max-restarts", -1], "--max-restarts -1: simdp does not restart ranks; leave it out"),
         (
             ["--standalone", "--nnodes", 2],
             "--nnodes 2: --standalone is for one node; leave one of them out.",
@@ -262,7 +266,7 @@ print(*(os.environ[f"TORCHELASTIC_{name}"] for name in ("RUN_ID", "MAX_RESTARTS"
     ("arguments", "variables"),
     [
         ([], "127.0.0.1 29500 default none 0"),
-        (["--max-restarts", 3], "127.0.0.1 29500 default none 3"),
+        (["--max-restarts", 0], "127.0.0.1 29500 default none 0"),
         (["--rdzv-id", "job"], "127.0.0.1 29500 default job 0"),
         (["--master-addr", "a", "--local-addr", "b"], "a 29500 default none 0"),
         (["--local-addr", "b", "--master-port", 1], "b 1 default none 0"),
@@ -317,15 +321,29 @@ def test_variables_of_torchrun_are_read(torchrun, tmp_path, monkeypatch):
     assert torchrun("train.py")[2].startswith("--redirects 3 (PET_REDIRECTS): lines of ranks are")
 
 
-def test_a_failed_rank_is_not_restarted_and_the_error_says_so(torchrun, tmp_path):
+def test_options_without_an_effect_are_named_in_one_note(torchrun, tmp_path, monkeypatch):
     needs_torch()
-    (tmp_path / "train.py").write_text("raise SystemExit(3)")
-    status, _, err = torchrun("--max-restarts", 3, "train.py")
-    assert (status, err.splitlines()[0].partition(":")[0]) == (2, "rank 0 left with sys.exit(3)")
-    assert err.splitlines()[1] == (
-        "--max-restarts 3: simdp does not restart ranks; torchrun would have started the script "
-        "again on every rank, up to 3 times."
-    )
+    (tmp_path / "train.py").write_text(VARIABLES)
+    monkeypatch.setenv("PET_MAX_RESTARTS", "3")
+    options = [
+        *("--rdzv-conf", "timeout=60", "--monitor-interval", ".5", "--shutdown-timeout", 0),
+        *("--start-method", "fork", "--run-path", "--signals-to-handle", "SIGTERM"),
+        *("--event-log-handler", "null", "--redirects", 0, "--tee", 0, "--role", "mine"),
+    ]
+    status, out, err = torchrun("--no-plots", "--nnodes", "1:2", *options, "train.py")
+    assert (status, out.splitlines()[:2]) == (0, ["127.0.0.1 29500 mine none 0"] * 2)
+    assert err.splitlines() == [
+        "no effect on virtual ranks: --max-restarts (PET_MAX_RESTARTS), --rdzv-conf, "
+        "--monitor-interval, --shutdown-timeout, --start-method, --run-path, --signals-to-handle, "
+        "--event-log-handler",
+        "--nnodes 1:2: the number of nodes does not change; takes 2",
+    ]
+    status, _, err = torchrun("--max-restarts", 2, "train.py")  # wins over the variable
+    assert (status, err.partition(":")[0]) == (2, "--max-restarts 2")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "0")
+    for nodes in ("2", "2:2"):
+        assert torchrun("--no-plots", "--nnodes", nodes, "train.py")[2] == ""
+    assert torchrun("--no-plots", "--quiet", *options, "train.py")[2] == ""
 
 
 def test_the_mark_of_lines_follows_its_template():
@@ -373,7 +391,7 @@ def test_numbers_of_ranks_are_torchruns(tmp_path):
             "--nproc-per-node cpu: must be a number >= 1, auto",
         ),
         (
-            lambda: environment("", 1, "host:x", "", "", 0),
+            lambda: environment("", 1, "host:x", "", ""),
             "--rdzv-endpoint host:x: must be HOST:PORT",
         ),
         (

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from simdp.cli.commands import COMMANDS
-from simdp.cli.common import STOPPED, say
+from simdp.cli.common import STOPPED, complain, say
 from simdp.cli.completion import clusters
 from simdp.cli.exec import write_program
 from simdp.distributed.launch import ProgramResult, Where, find
@@ -36,6 +36,7 @@ PREFIX = "[${role_name}${local_rank}]:"
 
 NO_FILES = "lines of ranks are not written to files; leave it out, and write > FILE at the end."
 INERT = {
+    "--max-restarts": ("0", "simdp does not restart ranks; leave it out, or write 0."),
     "--rdzv-conf": ("[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", "must be KEY=VALUE,..., as timeout=60."),
     "--monitor-interval": (r"\d+(\.\d*)?|\.\d+", "must be seconds, as 0.1."),
     "--shutdown-timeout": (r"\d+", "must be whole seconds, as 30."),
@@ -59,14 +60,14 @@ INERT = {
     "--duplicate-stderr-filters": (None, NO_FILES),
     "--print-completion": (None, "is for torchrun alone; write python -m simdp --show-completion."),
 }
-"""Options of torchrun that can change nothing here, or are refused: the pattern of values that
-cannot, and why others are refused."""
+"""Options of torchrun that change nothing here, or are refused: the pattern of values that are
+accepted, where 0 asks for nothing, and why others are refused."""
 
 SWITCHES = ("--run-path", "--no-python", "--virtual-local-rank")
 """Those without a value; theirs is ``True``."""
 
 IN_ENVIRONMENT = (
-    *("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts"),
+    *("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id"),
     *("node_rank", "master_addr", "master_port", "local_addr"),
 )
 """Options of torchrun whose values only a script's environment shows."""
@@ -154,9 +155,6 @@ RdzvEndpoint = Annotated[
     str, _flag("--rdzv-endpoint", help="HOST:PORT, for MASTER_ADDR and MASTER_PORT.")
 ]
 RdzvId = Annotated[str, _flag("--rdzv-id", help="TORCHELASTIC_RUN_ID.")]
-MaxRestarts = Annotated[
-    int, _flag("--max-restarts", help="TORCHELASTIC_MAX_RESTARTS; a failed rank is not restarted.")
-]
 Role = Annotated[str, _flag("--role", help="ROLE_NAME, and the mark of --tee.")]
 NodeRank = Annotated[int, _flag("--node-rank", help="Only 0: all nodes run here.")]
 MasterAddr = Annotated[str, _flag("--master-addr", help="MASTER_ADDR [127.0.0.1].")]
@@ -222,7 +220,6 @@ def torchrun(
     rdzv_backend: RdzvBackend = "static",
     rdzv_endpoint: RdzvEndpoint = "",
     rdzv_id: RdzvId = "none",
-    max_restarts: MaxRestarts = 0,
     role: Role = "default",
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "",
@@ -243,7 +240,7 @@ def torchrun(
     **inert: str | bool | None,
 ) -> int:
     """Run a torch script on every rank of a virtual cluster, with real tensors."""
-    refuse(inert, node_rank, rdzv_backend, max_restarts, standalone, nnodes, max_steps, module)
+    notes = check(inert, node_rank, rdzv_backend, standalone, nnodes, max_steps, module)
     torch_there()
     from simdp.torch import launch, ranks
     from simdp.torch.cuda.faking import faked
@@ -257,37 +254,21 @@ def torchrun(
     check_outputs(folder / "trace.json", record)
     if standalone:  # torchrun assigns these itself then
         rdzv_backend, rdzv_endpoint, rdzv_id = "c10d", "", "none"
-    hosts = master_addr, local_addr
-    if rdzv_backend == "c10d":  # the agent's own address comes first
-        hosts = local_addr, master_addr
-    environ = environment(hosts, master_port, rdzv_endpoint, rdzv_id, role, max_restarts)
+    # With c10d the agent's own address comes first.
+    hosts = (local_addr, master_addr) if rdzv_backend == "c10d" else (master_addr, local_addr)
+    environ = environment(hosts, master_port, rdzv_endpoint, rdzv_id, role)
     marks = output_prefixes(tee, local_ranks_filter, role, size.where, log_line_prefix_template)
     given = code, size.where, arguments or [], seed, environ, marks, size.device_count
     watched = recording(record, size.where, cluster)
     told = redirect_stdout(sys.stderr) if as_json else nullcontext()
     steps = Steps(max_steps, None if quiet else _report)
-    with ranks.added(steps), computing(compute), watched, faked(fake), told, _once(max_restarts):
+    for note in [] if quiet else notes:
+        complain(note)
+    with ranks.added(steps), computing(compute), watched, faked(fake), told:
         result = launch.run(*given)
     write_program(result, folder, not no_plots)
     _tell(result, script, size.where.name, folder, as_json, quiet, steps)
     return STOPPED if result.stopped else 0
-
-
-@contextmanager
-def _once(max_restarts: int) -> Iterator[None]:
-    """Add to the error of a rank that ranks are not started again."""
-    from simdp.torch.launch import RankError
-
-    try:
-        yield
-    except RankError as error:
-        if not max_restarts:
-            raise
-        times = f"{max_restarts} time{'s' * (max_restarts > 1)}"
-        raise RankError(
-            f"{error}\n--max-restarts {max_restarts}: simdp does not restart ranks; torchrun would "
-            f"have started the script again on every rank, up to {times}."
-        ) from None
 
 
 def _report(rank: Rank, counted: Counted) -> None:
@@ -393,7 +374,7 @@ def record_script(script: str, arguments: Sequence[str], record: Path, cluster: 
 
     keep_what_is_freed()
     size = cluster_size(cluster, "1", "1")
-    environ = environment(("", ""), 29500, "", "none", "default", 0)
+    environ = environment(("", ""), 29500, "", "none", "default")
     marks = output_prefixes("0", "", "default", size.where)
     given = size.where, list(arguments), 0, environ, marks, size.device_count
     with recording(record, size.where, cluster), redirect_stdout(sys.stderr):
@@ -410,51 +391,64 @@ class ClusterSize(NamedTuple):
     device_count: int  # of each node
 
 
-def refuse(
+def check(
     inert: Mapping[str, str | bool | None],
     node_rank: int,
     rdzv_backend: str,
-    max_restarts: int,
     standalone: bool,
     nnodes: str,
     max_steps: int | None,
     module: bool,
-) -> None:
-    """Reject options that have no counterpart here.
+) -> list[str]:
+    """Reject options that have no counterpart here, and return notes on those without an effect.
 
     Raises
     ------
     ScenarioError
         With every problem.
     """
-    problems = _refused(inert)
+    problems, without_effect = _check_inert(inert)
     if module and inert.get("run_path"):
         problems.append("--run-path: runs a file, and -m a module; leave one of them out.")
     if node_rank:
         problems.append(f"--node-rank {node_rank}: this command runs all nodes; leave it out.")
     if rdzv_backend not in ("static", "c10d"):
         problems.append(f"--rdzv-backend: {unknown_name('name', rdzv_backend, ['c10d', 'static'])}")
-    if max_restarts < 0:
-        problems.append(f"--max-restarts {max_restarts}: must be >= 0.")
     if standalone and nnodes not in ("1", "1:1"):
         problems.append(f"--nnodes {nnodes}: --standalone is for one node; leave one of them out.")
     if max_steps is not None and max_steps < 1:
         problems.append(f"--max-steps {max_steps}: must be >= 1; leave it out for all steps.")
     if problems:
         raise ScenarioError(problems)
+    notes = [f"no effect on virtual ranks: {', '.join(without_effect)}"] if without_effect else []
+    fewest, colon, most = nnodes.partition(":")
+    if colon and fewest != most:
+        notes.append(f"--nnodes {nnodes}: the number of nodes does not change; takes {most}")
+    return notes
 
 
-def _refused(inert: Mapping[str, str | bool | None]) -> list[str]:
-    """Return what is wrong with values of options in `INERT`, which variables may give."""
-    problems = []
+def _check_inert(inert: Mapping[str, str | bool | None]) -> tuple[list[str], list[str]]:
+    """Return what is wrong with options in `INERT`, and the accepted ones without an effect.
+
+    A number of restarts that an environment variable gives is accepted, since it may be meant for
+    torchrun.
+    """
+    problems, without_effect = [], []
     for name, (accepted, reason) in INERT.items():
         value, variable = inert.get(_parameter(name)), _variable(name)
-        if not value or (accepted is not None and re.fullmatch(accepted, str(value))):
+        if not value:
             continue
-        words = [name, *([] if name in SWITCHES else [str(value)])]
-        words += [f"({variable})"] if os.environ.get(variable) else []
-        problems.append(f"{' '.join(words)}: {reason}")
-    return problems
+        set_by_variable = os.environ.get(variable) and name in SWITCHES
+        set_by_variable = set_by_variable or os.environ.get(variable) == value
+        origin = f" ({variable})" if set_by_variable else ""
+        if accepted is not None and re.fullmatch(accepted, str(value)):
+            without_effect += [name + origin] if accepted != "0" else []
+        elif name == "--max-restarts" and origin and str(value).isdecimal():
+            without_effect.append(name + origin)
+        else:
+            given = name if name in SWITCHES else f"{name} {value}"
+            problems.append(f"{given}{origin}: {reason}")
+    return problems, without_effect
 
 
 def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> ClusterSize:
@@ -543,7 +537,6 @@ def environment(
     rdzv_endpoint: str,
     rdzv_id: str,
     role: str,
-    max_restarts: int,
 ) -> dict[str, str]:
     """Environment variables of ranks, apart from those that identify a rank.
 
@@ -565,7 +558,6 @@ def environment(
         "MASTER_ADDR": host,
         "MASTER_PORT": port,
         "TORCHELASTIC_RUN_ID": rdzv_id,
-        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "ROLE_NAME": role,
     }
 
