@@ -21,7 +21,7 @@ from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.interpreters.footprints import offloaded_nbytes
 from simdp.engine.launcher import StepRecord
 from simdp.engine.network import NetworkRoutes
-from simdp.engine.network.traffic import Call, Traffic, report
+from simdp.engine.network.traffic import Call, Traffic, link_bytes, report
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment
@@ -262,6 +262,21 @@ def too_fast(found: Mapping[str, Any]) -> dict[str, str]:
         "MFU above 100 %": "the step is faster than the devices' peak allows: either measured "
         "compute times are of another device or dtype, or kernels need fewer FLOPs (Winograd)"
     }
+
+
+def spared_tiers(clock: Clock, traffic: Traffic, num_steps: int) -> dict[str, str]:
+    """Remark on oversubscribed switches between nodes that the traffic of steps does not reach."""
+    numbering = clock.network.cluster.numbering
+    ports = numbering.num_nodes * numbering.cards, numbering.cards
+    between = None if numbering.inter is None else numbering.inter.topology
+    if between is None or not between.spared(np.empty(0, dtype=np.int64), *ports):
+        return {}
+    first = metrics.num_warm_up(num_steps)
+    links, _ = link_bytes(clock.network, traffic.per_step(first, num_steps - first))
+    used = links[links >= numbering.between] - numbering.between
+    spared = between.spared(used, *ports).items() if len(used) else ()
+    lines = [f"{key} is not reached: traffic keeps to the {text}" for key, text in spared]
+    return {"oversubscription": "; ".join(lines)} if lines else {}
 
 
 def participation(run: Run, charged: Sequence[StepRecord]) -> dict[str, Any] | None:

@@ -31,6 +31,7 @@ from simdp.engine.outcome import (
     not_reached,
     participation,
     rates,
+    spared_tiers,
     taken_as_whole,
     target_of,
     too_fast,
@@ -552,7 +553,8 @@ def _result(
         | too_fast(found)
         | unchecked_host_memory(scenario)
         | unlikely_steps(scenario)
-        | taken_as_whole(scenario),
+        | taken_as_whole(scenario)
+        | spared_tiers(clock, traffic, len(charged)),
         state=run.state(found["simulated_s"]) if keep_state else None,
         step_ends=ends,
         launched=partial(_launched, scenario),

@@ -457,8 +457,12 @@ def _routes(topology, n):
 @pytest.mark.parametrize("routing", ["destination", "pair"])
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("fat_tree", {"ports_per_leaf": 2}), ("rail_optimised", {"nodes_per_rail": 2})]
-    + [("fat_tree", {"ports_per_leaf": 1, "levels": 3, "leaves": 2}), ("dragonfly", {})],
+    [
+        ("fat_tree", {"ports_per_leaf": 2}),
+        ("fat_tree", {"ports_per_leaf": 1, "levels": 3, "leaves": 2}),
+        ("rail_optimised", {"nodes_per_rail": 2}),
+        ("dragonfly", {}),
+    ],
 )
 def test_switches_between_switches_add_no_latency_of_a_whole_transfer(kind, options, routing):
     """A link's alpha is NCCL's of a hop from card to card, however many switches lie between."""
@@ -473,7 +477,9 @@ def test_switches_between_switches_add_no_latency_of_a_whole_transfer(kind, opti
         alpha, _ = topology.figures(routes, link, n)
         return alpha.sum(axis=1, where=routes >= 0)
 
-    assert latency(build(kind=kind, **options, **own)) == pytest.approx(latency(build(kind="switch")))
+    assert latency(build(kind=kind, **options, **own)) == pytest.approx(
+        latency(build(kind="switch"))
+    )
     slow = latency(build(kind=kind, **options, **own, trunk_alpha="1 us"))
     assert slow.max() > latency(build(kind="switch")).max()
 

@@ -110,6 +110,32 @@ def test_hardware_in_place_of_a_machines_network_is_named_with_its_part(tmp_path
     assert "network" not in on(tmp_path, dgx | {"link": "nvlink4"})
 
 
+def test_a_summary_says_which_oversubscription_the_traffic_does_not_reach(tmp_path):
+    def remarked(topology, all_reduce="hierarchical"):
+        inter = {"topology": topology, "link": "ib-ndr", "links_per_node": 2}
+        cluster = {"device": "h100-sxm5-80gb", "link": "nvlink4", "inter_node": inter}
+        raw = {
+            "cluster": {**cluster, "world_size": 8, "devices_per_node": 2},
+            "workload": WORKLOAD | {"steps": 2},
+            "collectives": {"cost": "links", "all_reduce": all_reduce},
+            "numerics": False,
+        }
+        return simdp.simulate(checked(raw, tmp_path)).remarks.get("oversubscription")
+
+    said = (
+        "oversubscription is not reached: traffic keeps to the {}: no link of the {} carries bytes"
+    )
+    rails, tree = {"kind": "rail_optimised"}, {"kind": "fat_tree", "ports_per_leaf": 4}
+    assert remarked(rails | {"oversubscription": 8}) == said.format("rails", "spine")
+    assert remarked(rails | {"oversubscription": 8}, "ring") is None
+    assert remarked(rails) is None
+    assert remarked(tree | {"oversubscription": 2}) is None
+    within = {"ports_per_leaf": 8, "oversubscription": 2}
+    assert remarked(tree | within) == said.format("leaf switches", "spine")
+    pods = {"levels": 3, "leaves": 2, "pod_oversubscription": 2}
+    assert remarked(tree | pods) == "pod_" + said.format("pods", "core switches")
+
+
 def test_a_slow_rank_that_is_faster_than_the_others_is_remarked(tmp_path):
     slow = {"kind": "slow_rank", "rank": 1, "factor": 0.7}
     said = on(tmp_path, {"machine": "dgx-h100", "stragglers": [slow]})["straggler"]

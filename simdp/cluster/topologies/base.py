@@ -98,6 +98,10 @@ class Topology(Spec):
         """Return it with ``count`` network cards as one endpoint; a ValueError says why not."""
         return self
 
+    def spared(self, used: Ints, n: int, per_node: int) -> dict[str, str]:
+        """Return oversubscribed tiers without a used link, by key: where all traffic stays."""
+        return {}
+
     def parents(self, n: int, per_node: int = 1) -> Ints | None:
         """Return the parents of the reduction tree, for reductions inside the network.
 

@@ -86,6 +86,7 @@ class ClosTopology(Topology):
     """
 
     of_ports: ClassVar[bool] = True
+    leaf_noun: ClassVar[str] = "leaf switches"
 
     oversubscription: Float = Field(1.0, ge=1, le=1000)
     routing: Literal["destination", "pair"] = "destination"
@@ -103,6 +104,18 @@ class ClosTopology(Topology):
     @abstractmethod
     def leaf_name(self, leaf: int, n: int, per_node: int) -> str:
         """Name a leaf switch, for messages."""
+
+    def spared(self, used: Ints, n: int, per_node: int) -> dict[str, str]:
+        start, narrow = self.clos(n, per_node).starts, self.model_dump()
+        tiers = {
+            "oversubscription": (start[2], f"{self.leaf_noun}: no link of the spine carries bytes"),
+            "pod_oversubscription": (start[4], "pods: no link of the core switches carries bytes"),
+        }
+        return {
+            key: text
+            for key, (first, text) in tiers.items()
+            if (narrow.get(key) or 1.0) > 1 and not (used >= first).any()
+        }
 
     def num_links(self, n: int, per_node: int = 1) -> int:
         return self.clos(n, per_node).starts[-1]
@@ -324,6 +337,8 @@ class RailOptimisedTopology(ClosTopology):
         Spine switches. None: nodes of a rail over ``oversubscription``; 0: rails are not connected,
         which is refused if ranks of several cards communicate.
     """
+
+    leaf_noun: ClassVar[str] = "rails"
 
     kind: Literal["rail_optimised"] = "rail_optimised"
     nodes_per_rail: Int | None = Field(None, ge=1, le=2**20)
