@@ -1,9 +1,12 @@
 """Outputs of every command: refused before the work, in any folder, nothing left of another run."""
 
+import gzip
 import json
 import os
+import re
 import sqlite3
 import typing
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 
@@ -12,8 +15,10 @@ import typer
 import yaml
 from small_scenario import MINIMAL
 
+import simdp.cli
 from simdp.cli import run_command_line
 from simdp.cli.commands import COMMANDS
+from simdp.cli.common import MARKS, OUTPUTS, check_folder
 from simdp.errors import ScenarioError
 from simdp.files import check_outputs
 from simdp.files.documents import PART
@@ -333,33 +338,97 @@ def test_files_of_an_earlier_run_do_not_stay_beside_a_new_result(here, capsys):
     assert len(json.loads(Path("x/result.json").read_text())["points"]) == 1
 
 
-EARLIER = {
-    "run": (RUN, ["report.html", "loss.png", "traces/rank3.1.pt.trace.json.gz"]),
-    "compare": (COMPARE, ["report.html", "comparison.png"]),
-    "job": (JOB, ["report.html", "weights.npz", "weights-3.npz", "job_strip.png"]),
+NEW = {
+    "run": (RUN, []),
+    "compare": (COMPARE, []),
+    "job": (JOB, ["weights.npz", "weights-3.npz"]),
     "plan": (WRITES["plan", "--out"][0], ["option-99.yaml"]),
-    "extrapolate": (EXTRAPOLATE, ["report.html"]),
-    "validate": (VALIDATE, ["report.html", "throughput_a100.png", "reliability.png"]),
-    "collective": ([*WRITES["collective", "--out"][0], "--no-plots"], ["bandwidth.png"]),
-    "exec": ([*WRITES["exec", "--out"][0], "--no-plots"], ["timeline.png"]),
-    "calibrate": ([*LOGS, "--no-plots"], ["fit.png"]),
+    "extrapolate": (EXTRAPOLATE, []),
+    "validate": (VALIDATE, []),
+    "collective": ([*WRITES["collective", "--out"][0], "--no-plots"], []),
+    "exec": ([*WRITES["exec", "--out"][0], "--no-plots"], []),
+    "calibrate": ([*LOGS, "--no-plots"], []),
+    "compare-results": (["compare-results", "a", "b", "--no-attribution"], []),
 }
-"""Files that a command may have written before and does not write now."""
+"""Commands that write to a folder of a run, and what else they remove from it."""
+
+OF_ANY = [name.replace("*", "3") for name in [*OUTPUTS, "loss.png", "fit.png"]]
+"""Files that some command of simdp writes."""
+
+
+def put_earlier(name):
+    """Write a file as an earlier run would have."""
+    place, mark = Path("x", name), MARKS.get(Path(name).suffix, b"old")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(gzip.compress(mark) if place.suffix == ".gz" else mark)
+    return place.read_bytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(name, marks=pytest.mark.long if name != "job" else ()) for name in EARLIER],
+    [pytest.param(name, marks=pytest.mark.long if name != "collective" else ()) for name in NEW],
 )
-def test_each_command_removes_only_what_it_wrote_itself(command, here):
-    words, names = EARLIER[command]
-    for name in [*names, "mine.yaml", "mine.png", "other.json"]:
-        Path("x", name).parent.mkdir(parents=True, exist_ok=True)
+def test_each_command_removes_the_files_of_every_other_and_only_them(command, here):
+    if command == "compare-results":
+        assert [run_command_line([*RUN, "--out", name, "--quiet"]) for name in "ab"] == [0, 0]
+    words, names = NEW[command]
+    earlier = {name: put_earlier(name) for name in [*OF_ANY, *names]}
+    for name in ("mine.yaml", "mine.png", "other.json"):
         Path("x", name).write_text("old")
     assert run_command_line([*words, "--out", "x"]) == 0
-    left = [path.name for path in Path("x").rglob("*") if path.is_file()]
-    assert not [name for name in names if Path(name).name in left]
-    assert {"mine.yaml", "mine.png", "other.json"} <= set(left)
+    for name, content in earlier.items():
+        place = Path("x", name)
+        assert not place.exists() or place.read_bytes() != content, name
+    assert {"mine.yaml", "mine.png", "other.json"} <= {path.name for path in Path("x").iterdir()}
     assert not list(Path("x").glob(f".*{PART}"))
     assert not Path("x/traces").exists()
+    check_folder(Path("x"), "result.json")  # what it wrote bears simdp's mark
+
+
+@pytest.mark.parametrize("name", OF_ANY)
+def test_a_file_that_simdp_did_not_write_is_never_removed(name, here, capsys):
+    place = Path("x", name)
+    put_earlier(name)
+    place.write_text("<p>of mine</p>")
+    assert run_command_line([*RUN, "--out", "x"]) == 2
+    assert capsys.readouterr().err == (
+        f"{place}: was not written by simdp, and would be replaced or removed; choose another "
+        "folder with --out.\n"
+    )
+    assert place.read_text() == "<p>of mine</p>"
+    place.write_text("")
+    check_folder(Path("x"), "result.json")  # nothing is lost
+
+
+@pytest.mark.parametrize("command", [name for name in NEW if (name, "--out") in WRITES])
+def test_every_command_refuses_such_a_folder_before_the_work(command, here, monkeypatch, capsys):
+    words, work = WRITES[command, "--out"]
+    module, _, name = work.partition(":")
+    module = import_module(f"simdp.{module}")
+    monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("worked"))
+    Path("x").mkdir()
+    Path("x/report.html").write_text("<p>of mine</p>")
+    assert run_command_line([*words, "--out", "x"]) == 2
+    assert "x/report.html: was not written by simdp" in capsys.readouterr().err
+
+
+def test_a_file_that_the_command_reads_is_not_removed(here, capsys):
+    assert run_command_line([*RUN, "--out", "x", "--traces"]) == 0
+    for words in (["job", "x/result.json"], ["compare-results", "x", "y"]):
+        assert run_command_line([*words, "--out", "x"]) == 2
+        assert "x/result.json: is read by this command, and" in capsys.readouterr().err
+    Path("x/result.json").unlink()
+    assert run_command_line(["extrapolate", "x/traces", "--gpus", "2", "--out", "x"]) == 2
+    assert "x/traces/rank0.1.pt.trace.json.gz: is read by" in capsys.readouterr().err
+    check_folder(Path("x"), "result.json", Path("x/result.json"))  # it is written anew
+
+
+def test_the_table_names_every_file_that_a_command_writes():
+    written = re.compile(r'\badd\(\s*"([^"]+)"')
+    sources = Path(simdp.cli.__file__).parent.glob("*.py")
+    names = {name for path in sources for name in written.findall(path.read_text())}
+    known = [*OUTPUTS, "timeline.png"]
+    assert len(names) > 8
+    assert not [name for name in names if not any(fnmatch(name, one) for one in known)]
+    assert {Path(name).suffix for name in OF_ANY} == set(MARKS)

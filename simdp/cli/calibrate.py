@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simdp.cli.commands import COMMANDS, epilog
-from simdp.cli.common import add_pictures, complain, earlier_files, put, say
+from simdp.cli.common import add_pictures, check_folder, complain, earlier_files, put, say
 from simdp.cli.completion import SCENARIOS
 from simdp.errors import ScenarioError
 
@@ -81,11 +81,11 @@ def nccl_tests(
     no_plots: NoPlots = False,
 ) -> int:
     """Fit the constants of cost nccl to tables of nccl-tests."""
-    from simdp.files import check_outputs, parse_yaml
+    from simdp.files import parse_yaml
     from simdp.studies.calibrate.nccl_tests import calibrate_nccl_tests
     from simdp.studies.variants import parse_counts
 
-    check_outputs(out / "calibration.json")
+    check_folder(out, "calibration.json", *files)
     found = calibrate_nccl_tests(
         files,
         nodes=parse_counts("--nodes", nodes) if nodes else (),
@@ -127,10 +127,9 @@ def ddp(
     no_plots: NoPlots = False,
 ) -> int:
     """Fit constants to measured steps: the points with role: calibration."""
-    from simdp.files import check_outputs
     from simdp.studies.calibrate.ddp import calibrate_ddp
 
-    check_outputs(out / "calibration.json")
+    check_folder(out, "calibration.json", *files)
     found = calibrate_ddp(files, fit or (), name, wanted)
     return _show(found, out, as_json, quiet, not no_plots)
 

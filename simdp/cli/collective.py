@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from simdp.cli.common import add_pictures, earlier_files, put, say
+from simdp.cli.common import add_pictures, check_folder, earlier_files, put, say
 from simdp.cli.completion import clusters
 
 
@@ -45,10 +45,10 @@ def collective(
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
 ) -> int:
     """Time a collective: a table in the format of nccl-tests, and plots in a folder."""
-    from simdp.files import check_outputs, parse_yaml, whole_files
+    from simdp.files import parse_yaml, whole_files
     from simdp.studies.collective import Request, answer
 
-    check_outputs(out / "collective.json")
+    check_folder(out, "collective.json", *[against] * (against is not None))
     algorithms = [parse_yaml(text, f"--algorithm {text}") for text in algorithm or []]
     study = answer(
         Request(name, cluster, algorithms, world_size, sizes, root, dtype, against, split)

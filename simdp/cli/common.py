@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -350,9 +351,79 @@ def add_pictures(add: Any, document: Any) -> None:
         add(f"{kind}.png", partial(render, document, kind))
 
 
+OUTPUTS = (
+    *("result.json", "trace.json", "comparison.json", "collective.json", "job.json", "plan.json"),
+    *("calibration.json", "validation.json", "difference.json", "extrapolation.json"),
+    *("report.html", "report.md", "collectives_against_measured.png", "throughput_*.png"),
+    "traces/rank*.pt.trace.json.gz",
+)
+"""What any command writes into its folder, besides pictures of `PLOTS`."""
+
+MARKS = {
+    ".json": b'"simdp"',
+    ".gz": b'"simdp"',
+    ".html": b'<meta name="generator" content="simdp',
+    ".md": b"# Measured and simulated times",
+    ".png": b"Software\0simdp",
+}
+"""What the first `HEAD` bytes of a file of simdp contain, by its suffix."""
+
+HEAD = 4096
+
+
+def check_folder(folder: Path, document: str, *inputs: Path) -> None:
+    """Refuse a folder before the work if it cannot be written to, or a file in it must stay.
+
+    A folder holds the files of one run: those of an earlier one are removed (`earlier_files`).
+
+    Parameters
+    ----------
+    folder : Path
+        Of a command's files.
+    document : str
+        The file that the command always writes.
+    *inputs : Path
+        Files and folders that the command reads; they are not removed.
+    """
+    from simdp.files import check_outputs
+
+    check_outputs(folder / document)
+    read = [path.resolve() for path in inputs]
+    for path in sorted({path for name in earlier_files(folder) for path in folder.glob(name)}):
+        whole = path.resolve()
+        if path.is_dir():
+            continue
+        if not _is_ours(path):
+            why = "was not written by simdp"
+        elif path.name != document and (whole in read or _is_read(whole, read)):
+            why = "is read by this command"
+        else:
+            continue
+        raise ScenarioError(
+            [f"{path}: {why}, and would be replaced or removed; choose another folder with --out."]
+        )
+
+
+def _is_read(path: Path, read: Sequence[Path]) -> bool:
+    """Whether a document or a trace lies in a folder that is read."""
+    return path.suffix in (".json", ".gz") and any(folder in path.parents for folder in read)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether simdp wrote a file, by its mark; nothing is lost with an empty one."""
+    from simdp.files import open_file
+
+    with open_file(path) as stream:
+        head = stream.read(HEAD)
+    if path.suffix == ".gz":
+        with suppress(zlib.error):
+            head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, HEAD)
+    return not head or MARKS[path.suffix] in head
+
+
 def earlier_files(folder: Path, *patterns: str) -> Iterator[str]:
-    """Name the files that an earlier run of a command may have left: pictures, and patterns."""
-    yield from patterns
+    """Name the files that an earlier run of any command may have left, and patterns."""
+    yield from (*OUTPUTS, *patterns)
     if any(folder.glob("*.png")):
         from simdp.reports.plots import PLOTS  # takes a second
 

@@ -20,6 +20,7 @@ from simdp.cli.common import (
     Workers,
     add_page,
     add_pictures,
+    check_folder,
     earlier_files,
     folder_of,
     listed_values,
@@ -53,7 +54,7 @@ def compare(
     table: TablePath = None,
 ) -> int:
     """Compare strategies or other values: a table here, and a picture in a folder."""
-    from simdp.files import check_outputs, whole_files
+    from simdp.files import whole_files
     from simdp.scenario.overrides import move_paths
     from simdp.scenario.shipped import find
     from simdp.studies import compare as study
@@ -62,7 +63,7 @@ def compare(
     values = listed_values("--over", over, "strategy=single,ddp")
     folder = folder_of(out, file, overrides, values, "compare")
     write_table = table_writer(table)
-    check_outputs(folder / "comparison.json")
+    check_folder(folder, "comparison.json", scenario)
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar("compare", quiet) as progress:
         found = study.compare(
@@ -75,7 +76,7 @@ def compare(
             store=kept,
         )
     found.scenario = move_paths(found.scenario, file.parent.resolve(), folder.resolve())
-    with whole_files(folder, earlier_files(folder, "report.html")) as add:
+    with whole_files(folder, earlier_files(folder)) as add:
         add("comparison.json", lambda stream: put(stream, found.to_json()))
         if not no_plots:
             asked = [f"--over={text}" for text in over]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from simdp.cli.common import add_page, put, say
+from simdp.cli.common import add_page, check_folder, earlier_files, put, say
 
 Given = "A result.json, the folder it lies in, or traces of torch.profiler (a file, or a folder)."
 
@@ -28,13 +28,14 @@ def compare_results(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, only.")] = False,
 ) -> int:
     """Compare two results, or a result and a real run, and attribute the difference."""
-    from simdp.files import check_outputs, whole_files
+    from simdp.files import whole_files
     from simdp.studies import compare_results as study
 
-    check_outputs(out and out / "difference.json")
+    if out is not None:
+        check_folder(out, "difference.json", a, b)
     found = study.compare_results(a, b, attribution=not no_attribution)
     if out is not None:
-        with whole_files(out) as add:
+        with whole_files(out, earlier_files(out)) as add:
             add("difference.json", lambda stream: put(stream, found.to_json()))
             add_page(add, found)
     if as_json:

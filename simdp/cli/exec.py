@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simdp.cli.common import put, say
+from simdp.cli.common import check_folder, earlier_files, put, say
 from simdp.cli.completion import clusters
 from simdp.errors import ScenarioError
 
@@ -45,14 +45,13 @@ def execute(
 ) -> int:
     """Run a program of simdp.distributed on every rank of a virtual cluster, as torchrun does."""
     from simdp.distributed.launch import find, run_script
-    from simdp.files import check_outputs
     from simdp.scenario import shipped
 
     program = shipped.find(program, shipped.PROGRAM)
     ranks, per_node = _sizes(world_size, nnodes, nproc_per_node)
     where = find(cluster, ranks, per_node)
     folder = out or Path("runs") / program.stem
-    check_outputs(folder / "trace.json")
+    check_folder(folder, "trace.json")
     if as_json:
         with redirect_stdout(sys.stderr):
             result = run_script(program, where, arguments or [], seed)
@@ -105,7 +104,7 @@ def write_program(result: ProgramResult, folder: Path, plots: bool) -> None:
     from simdp.files import whole_files
     from simdp.reports import chrome_trace
 
-    with whole_files(folder, ["timeline.png"]) as add:
+    with whole_files(folder, earlier_files(folder)) as add:
         text = chrome_trace.write(result.study().points[0])
         add("trace.json", lambda stream: put(stream, text))
         if plots and len(result.trace):

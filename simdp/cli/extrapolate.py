@@ -22,6 +22,8 @@ from simdp.cli.common import (
     StorePath,
     Workers,
     add_page,
+    check_folder,
+    earlier_files,
     overrides_of,
     progress_bar,
     put,
@@ -107,13 +109,12 @@ def extrapolate(
     store: StorePath = None,
 ) -> int:
     """Predict a recorded step of one GPU on any number of them: time, memory, and what limits."""
-    from simdp.files import check_outputs
     from simdp.studies.executor import executor_for
     from simdp.studies.extrapolate import extrapolate as study
 
     request = _request(gpus, on, strategy)
     folder = out or Path("runs") / f"{Path(sources[0]).stem}-extrapolate"
-    check_outputs(folder / "extrapolation.json")
+    check_folder(folder, "extrapolation.json", *map(Path, sources))
     shared = Shared(workers, scheduler, go_on, store)
     given = {
         "--device": device,
@@ -246,7 +247,7 @@ def _write(
     from simdp.scenario.overrides import move_paths, named_files
 
     base, inside = recording.base.resolve(), recording.step.kind != "scenario"
-    with whole_files(folder, ["report.html"]) as add:
+    with whole_files(folder, earlier_files(folder)) as add:
         add("extrapolation.json", lambda stream: put(stream, made.found.to_json()))
         if command is not None:
             add_page(add, made.study, command=command)

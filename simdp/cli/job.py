@@ -19,6 +19,7 @@ from simdp.cli.common import (
     StorePath,
     add_page,
     add_pictures,
+    check_folder,
     earlier_files,
     load,
     progress_bar,
@@ -55,12 +56,11 @@ def job(
 ) -> int:
     """Simulate a job of days with its failures, many times: completion time and lost time."""
     from simdp.engine import threads
-    from simdp.files import check_outputs
     from simdp.studies import job as study
 
     chosen, deadline = load(scenario, settings), _deadline(until)
     folder = out or Path("runs") / f"{chosen.name}-job"
-    check_outputs(folder / "job.json")
+    check_folder(folder, "job.json", scenario)
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar(chosen.name, quiet) as progress:
         found = study.job(
@@ -91,7 +91,7 @@ def _write(found: JobStudy, folder: Path, drawn: list[str] | None) -> None:
     from simdp.files import put_npz, whole_files
 
     weights = "weights.npz", "weights-[0-9]*.npz"
-    with whole_files(folder, earlier_files(folder, "report.html", *weights)) as add:
+    with whole_files(folder, earlier_files(folder, *weights)) as add:
         add("job.json", lambda stream: put(stream, found.to_json()))
         for number, point in enumerate(found.points):
             if point.trained is not None:

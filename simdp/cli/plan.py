@@ -20,6 +20,8 @@ from simdp.cli.common import (
     Shared,
     Workers,
     add_page,
+    check_folder,
+    earlier_files,
     folder_of,
     listed_values,
     overrides_of,
@@ -88,7 +90,6 @@ def plan(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
 ) -> int:
     """Find the cheapest, fastest or greenest way to train, with reasons and alternatives."""
-    from simdp.files import check_outputs
     from simdp.studies.executor import executor_for
     from simdp.studies.plan import plan as study
     from simdp.studies.plan import ready
@@ -99,7 +100,7 @@ def plan(
     asked = _asked(goal, limits, choose or [], global_batch, sure)
     overrides = overrides_of(settings)
     folder = folder_of(out, scenario, overrides, asked.choices, "plan")
-    check_outputs(folder / "plan.json")
+    check_folder(folder, "plan.json", scenario)
     kept = (out.parent if out else Path("runs")) / "points"
     with (
         executor_for(workers or 1, scheduler) as at_work,
@@ -132,7 +133,7 @@ def _write(
 ) -> None:
     from simdp.files import format_yaml, whole_files
 
-    with whole_files(folder, ["option-[0-9]*.yaml"]) as add:
+    with whole_files(folder, earlier_files(folder, "option-[0-9]*.yaml")) as add:
         add("plan.json", lambda stream: put(stream, found.to_json()))
         add_page(add, found, command=command)
         for name, raw in scenarios.items():

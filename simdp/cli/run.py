@@ -24,6 +24,7 @@ from simdp.cli.common import (
     Workers,
     add_page,
     add_pictures,
+    check_folder,
     complain,
     earlier_files,
     load,
@@ -125,7 +126,8 @@ def run(
     listed = _listed(chosen, traces, ranks)
     part = RunPart(stop_after, resume, save_state is not None)
     write_table = table_writer(table)
-    check_outputs(folder / "result.json", save_weights, save_state)
+    check_folder(folder, "result.json", scenario)
+    check_outputs(save_weights, save_state)
     check_outputs(folder / "traces/rank0" if traces else None)
     kept: Kept = shared.store(out, quiet) if chosen.sweep else nullcontext()
     with kept as points, progress_bar(chosen.name, quiet) as progress:
@@ -317,8 +319,7 @@ def _write(
         if state is not None:
             add = stack.enter_context(whole_files(state.parent))
             add(state.name, study.points[0].state.write)
-        earlier = earlier_files(folder, "report.html", "traces/rank*.pt.trace.json.gz")
-        add = stack.enter_context(whole_files(folder, earlier))
+        add = stack.enter_context(whole_files(folder, earlier_files(folder)))
         add("result.json", lambda stream: put(stream, study.to_json()))
         add("trace.json", lambda stream: put(stream, chrome_trace.write(study.points[-1])))
         if drawn is not None:

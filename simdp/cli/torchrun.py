@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from simdp.cli.commands import COMMANDS
-from simdp.cli.common import STOPPED, complain, say
+from simdp.cli.common import STOPPED, check_folder, complain, say
 from simdp.cli.completion import clusters
 from simdp.cli.exec import write_program
 from simdp.distributed.launch import ProgramResult, Where, find
@@ -251,12 +251,12 @@ def torchrun(
     size = cluster_size(cluster, nnodes, nproc_per_node)
     code = launch.module(script) if module else launch.script(Path(script))
     folder = out or Path("runs") / code.name
-    check_outputs(folder / "trace.json", record)
+    check_folder(folder, "trace.json")
+    check_outputs(record)
     if standalone:  # torchrun assigns these itself then
         rdzv_backend, rdzv_endpoint, rdzv_id = "c10d", "", "none"
-    # With c10d the agent's own address comes first.
     hosts = (local_addr, master_addr) if rdzv_backend == "c10d" else (master_addr, local_addr)
-    environ = environment(hosts, master_port, rdzv_endpoint, rdzv_id, role)
+    environ = environment(hosts, master_port, rdzv_endpoint, rdzv_id, role)  # c10d: own host first
     marks = output_prefixes(tee, local_ranks_filter, role, size.where, log_line_prefix_template)
     given = code, size.where, arguments or [], seed, environ, marks, size.device_count
     watched = recording(record, size.where, cluster)

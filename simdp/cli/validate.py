@@ -18,6 +18,7 @@ from simdp.cli.common import (
     Shared,
     StorePath,
     add_page,
+    check_folder,
     complain,
     earlier_files,
     progress_bar,
@@ -72,11 +73,10 @@ def validate(
 
     Wrong points, and wrong files of a folder, are listed, and make the exit status 2.
     """
-    from simdp.files import check_outputs
     from simdp.reports.validation import NO_TARGET
 
     folder = out or Path("runs/validation")
-    check_outputs(folder / "validation.json")
+    check_folder(folder, "validation.json", *paths)
     limit = None if max_error is None else _share("--max-error", max_error)
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar("validate", quiet) as progress:
@@ -119,8 +119,7 @@ def _write(
     from simdp.reports.validation_table import page, pictures
 
     told, shown = found if left_out is None else left_out, dict[str, str]()
-    earlier = "report.html", "collectives_against_measured.png", "throughput_*.png"
-    with whole_files(folder, earlier_files(folder, *earlier)) as add:
+    with whole_files(folder, earlier_files(folder)) as add:
         add("validation.json", lambda stream: put(stream, told.to_json()))
         if command is not None:
             from simdp.reports.plots import render

@@ -89,8 +89,9 @@ class Calibrated:
 
     def to_json(self) -> str:
         """Write it as JSON without the entry, which is YAML."""
-        found = {key: value for key, value in asdict(self).items() if key != "entry"}
-        return json.dumps(found, indent=1) + "\n"
+        plain = asdict(self)
+        del plain["entry"]
+        return json.dumps({"simdp": plain.pop("version"), **plain}, indent=1) + "\n"
 
     @property
     def undetermined(self) -> list[str]:
