@@ -185,7 +185,7 @@ def _smaller(given: dict[str, Any], problems: list[str]) -> tuple[float, int] | 
     if "@" not in given.get("step", ""):
         return None
     parts = [part.partition("@") for part in given["step"].split(",")]
-    wrong = len(parts) < 2 or not all(gpus.strip().isdecimal() for _, _, gpus in parts)
+    wrong = len(parts) != 2 or not all(gpus.strip().isdecimal() for _, _, gpus in parts)
     times = sorted(
         (int(gpus), _time("step", time, problems)) for time, _, gpus in parts if not wrong
     )
@@ -196,6 +196,10 @@ def _smaller(given: dict[str, Any], problems: list[str]) -> tuple[float, int] | 
         )
     elif "model" not in given and "parameters" not in given:
         problems.append("--step: of two sizes needs a model or its size; add --model.")
+    elif "comm" in given:
+        problems.append(
+            f"--comm {given['comm']}: follows from two step times; give one of the two."
+        )
     if problems:
         raise ScenarioError(problems)
     given["step"], given["gpus"] = f"{times[-1][1]} s", times[-1][0]
@@ -616,7 +620,7 @@ class _Job:
         model = job.model["kind"] if isinstance(job.model, dict) else job.model
         text = (
             f"{_of(job.compute, job)} is compute and all else, where {model} should take "
-            f"{seconds(compute)} with {self.microbatch} samples per GPU (90 %: {seconds(low)} to "
+            f"{seconds(compute)} with {self.microbatch} sample(s) per GPU (90 %: {seconds(low)} to "
             f"{seconds(high)})"
         )
         if self.contradicts is not None:

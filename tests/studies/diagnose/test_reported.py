@@ -212,6 +212,14 @@ def test_the_page_shows_the_same(tmp_path, monkeypatch, capsys):
             {"comm": None, "gpus": None},
             "--comm, --gpus: missing for a diagnosis without a trace; add --comm 40% --gpus 8.",
         ),
+        (
+            {"gpus": None, "step": "320ms@8,510ms@16", "model": "bert-large"},
+            "--comm 40%: follows from two step times; give one of the two.",
+        ),
+        (
+            {"comm": None, "gpus": None, "step": "1s@8,2s@12,3s@16", "model": "bert-large"},
+            "--step 1s@8,2s@12,3s@16: is not TIME@GPUS,TIME@GPUS, two sizes without --gpus; ",
+        ),
         ({"device": None}, "--device, --machine: neither given; give one of them."),
         ({"device": "a100"}, "--device: unknown device 'a100'. Did you mean "),
         (
