@@ -1,6 +1,8 @@
 """``python -m simdp audit``: the table, the document, the exit status, and what it refuses."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from for_each import for_each
@@ -52,6 +54,77 @@ def test_options_stand_on_either_side_of_a_scenario(command, tmp_path):
     for given in (("seed_mlp", "--html", str(page)), ("--html", str(page), "seed_mlp")):
         assert command(*given)[0] == 3
         page.unlink()
+
+
+@pytest.fixture
+def audited_script(command, monkeypatch):
+    """Audit a script without running it; return what it was given, and the errors."""
+
+    def audited_script(*arguments, source=""):
+        Path("train.py").write_text(source)
+        calls = []
+
+        def record(script, arguments, module, given, of_script):
+            calls.append(
+                (script, arguments, {name for name, value in given._asdict().items() if value})
+            )
+            return SimpleNamespace(same=True, to_json=lambda: "{}")
+
+        monkeypatch.setattr("simdp.cli.audit._script", record)
+        monkeypatch.setattr("simdp.reports.page.write", lambda found, stream, command: None)
+        status, _, err = command("--json", *arguments)
+        assert status == 0, err
+        return calls[0], err
+
+    return audited_script
+
+
+def test_options_of_audit_behind_a_script_that_does_not_take_them_are_audits(audited_script):
+    behind = ("--ranks", "1,2", "--html", "a.html", "--save-arg", "--save {checkpoint}")
+    call, err = audited_script("train.py", "3", *behind, "-", "--exact")
+    assert call == ("train.py", ["3", "-"], {"ranks", "exact"})
+    assert Path("a.html").exists()
+    assert err == (
+        "--ranks, --html, --save-arg, --exact: read as audit's; if train.py takes them, write -- "
+        "before the script\n"
+    )
+    Path("package").mkdir()
+    Path("package/train.py").touch()
+    call, err = audited_script("-m", "package.train", "--ranks=1,2")
+    assert call == ("package.train", [], {"ranks"})
+    assert err.startswith("--ranks: read as audit's; if package.train takes it, write -- ")
+
+
+@for_each(
+    ("arguments", "source", "note"),
+    [
+        (
+            ["--epochs", "3", "--html", "a.html"],
+            "",
+            "--html went to train.py; write it before the script\n",
+        ),
+        (
+            ["--ranks", "1", "--html=a.html"],
+            "add_argument('--ranks')",
+            "--html went to train.py; write it before the script\n",
+        ),
+        (["--ranks", "1"], "add_argument('--ranks')", ""),
+        (["--max-steps", "1"], "class Settings:\n    max_steps: int = 3", ""),
+        (["--", "--html", "a.html"], "", ""),
+        (["-1", "--exact"], "", "--exact went to train.py; write it before the script\n"),
+        (["-m", "x"], "", ""),
+        (["--help"], "", ""),
+    ],
+)
+def test_other_options_behind_a_script_are_all_the_scripts(audited_script, arguments, source, note):
+    given = ("train.py", arguments, set())
+    assert audited_script("train.py", *arguments, source=source) == (given, note)
+    assert not Path("a.html").exists()
+
+
+def test_options_behind_a_separator_are_the_scripts(audited_script):
+    call, err = audited_script("--ranks", "1,2", "--", "train.py", "--html", "a.html")
+    assert (call, err) == (("train.py", ["--html", "a.html"], {"ranks"}), "")
 
 
 def test_arguments_behind_a_scenario_are_refused(command):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -11,9 +12,10 @@ import typer
 from typer.core import TyperCommand
 
 from simdp.cli.commands import COMMANDS
-from simdp.cli.common import CHECK_FAILED, overrides_of, say, terminal_width
+from simdp.cli.common import CHECK_FAILED, complain, overrides_of, say, terminal_width
 from simdp.cli.completion import CAUSES, SCENARIOS
 from simdp.errors import ScenarioError, unknown_name
+from simdp.files import check_outputs, read_text, write_whole
 
 if TYPE_CHECKING:
     from simdp.results.audit import AuditReport
@@ -89,13 +91,54 @@ command = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Audit(TyperCommand):
-    """Takes options on either side of a scenario; those behind a script are the script's."""
+    """Takes options on either side of a scenario, and behind a script those that are audit's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
-        scripts = [a for a in args if a in ("-m", "--module") or re.fullmatch(r"[^-=][^=]*\.py", a)]
-        ctx.allow_interspersed_args = not scripts
+        ctx.allow_interspersed_args = False
+        values, *_ = self.make_parser(ctx).parse_args([*args])
+        target, arguments = str(values.get("target")), values.get("arguments")
+        if not values.get("module") and not target.endswith(".py"):
+            ctx.allow_interspersed_args = True
+        elif "--" not in args and isinstance(arguments, Sequence):
+            ctx.allow_interspersed_args = self._reads_behind(ctx, target, arguments)
         return super().parse_args(ctx, args)
+
+    def _reads_behind(self, ctx: Any, script: str, arguments: Sequence[str]) -> bool:
+        """Whether all options behind a script are audit's, with a note if some are."""
+        file = Path(script if script.endswith(".py") else f"{script.replace('.', '/')}.py")
+        try:
+            source = read_text(file)
+        except ScenarioError:
+            source = None
+        own = {name: option for option in self.get_params(ctx) for name in option.opts}
+        behind, words = list[str](), iter(arguments)
+        for word in words:
+            name, equals, _ = word.partition("=")
+            if word.startswith("-") and word != "-":
+                behind.append(name)
+                if name in own and not equals and not getattr(own[name], "is_flag", True):
+                    next(words, None)
+        unclaimed = [name for name in behind if name in own and not _mentions(source or "", name)]
+        taken = source is not None and bool(unclaimed) and unclaimed == behind
+        if unclaimed and not ctx.resilient_parsing:
+            names, them = ", ".join(unclaimed), "it" if len(unclaimed) == 1 else "them"
+            complain(
+                f"{names}: read as audit's; if {script} takes {them}, write -- before the script"
+                if taken
+                else f"{names} went to {script}; write {them} before the script"
+            )
+        return taken
+
+
+def _mentions(source: str, option: str) -> bool:
+    """Whether a script may take an option: its source has it, or a field of its name.
+
+    Options that start a program are the script's, too.
+    """
+    word = option.removeprefix("--").replace("-", "[-_]")
+    pattern = rf"--{word}(?![\w-])|^\s*{word}\s*:"
+    return option in ("-m", "--module", "-h", "--help") or bool(re.search(pattern, source, re.M))
 
 
 class Given(NamedTuple):
@@ -130,8 +173,6 @@ def audit(
     as_json: AsJson = False,
 ) -> int:
     """Compare training on several ranks with one device, and find the cause of a difference."""
-    from simdp.files import check_outputs, write_whole
-
     check_outputs(html)
     given = Given(ranks, exact, check_causes(allow or []), max_steps)
     of_script = {
