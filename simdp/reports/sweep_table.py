@@ -260,6 +260,8 @@ def fitting_table(found: Fitting) -> RenderableType:
     samples = f"samples of {found.samples_are}" + ": nothing fits" * (not has_times)
     if found.fitting_length:
         samples += f"; with {found.fitting_length:,} tokens something does"
+        if found.fitting_host_bytes is not None:
+            samples += f", if a node has {figures.about(found.fitting_host_bytes)} of host memory"
     table = wide_table(table_of("", heads, rows))
     return Group(filled([title, samples]), table, filled(_foot(found)))
 

@@ -266,6 +266,8 @@ class Fitting:
     host_memory_bytes: float | None = None  # of a node; None if unknown
     # where nothing fits, the longest sample, by halving, with which something does [tokens]
     fitting_length: int | None = None
+    # host memory of a node that this takes, if the nodes' is unknown [bytes]; None without
+    fitting_host_bytes: float | None = None
 
     @property
     def chosen(self) -> FittingRow | None:

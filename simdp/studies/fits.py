@@ -118,24 +118,33 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
         precision=_precision_in_words(precision),
         price_date=price_date(whole.cluster),
         rows=rows,
-        fitting_length=_fitting_length(asked, whole) if fits_none else None,
+        **_fitting_length(asked, whole) if fits_none else {},
     )
 
 
-def _fitting_length(asked: FitsRequest, whole: Scenario) -> int | None:
-    """Halve the tokens of a sample until some method fits; None where none does."""
+def _fitting_length(asked: FitsRequest, whole: Scenario) -> dict[str, Any]:
+    """Halve the tokens of a sample until some method fits; return the fields that name these.
+
+    The host memory is that of a node whose own is unknown, where nothing fits without offloading.
+    """
     model = whole.workload.model
     name = "" if model.timed else model.graph.inputs[0]
     if not name or model.num_tokens(name) is None:
-        return None
+        return {}
     length = (model.input_shapes()[name] or (0,))[0] // 2
     if length < LEAST_LENGTH:
-        return None
+        return {}
     try:
         shorter = fitting(asked._replace(sequence_length=length), has_times=False)
     except ScenarioError:  # the model has no such key
-        return None
-    return shorter.fitting_length if shorter.rows[0].state == "no" else length
+        return {}
+    rows = [row for row in shorter.rows if row.state != "no"]
+    if not rows:
+        names = ("fitting_length", "fitting_host_bytes")
+        return {name: getattr(shorter, name) for name in names}
+    is_unsure = whole.cluster.host_memory is None
+    needed = min(row.host_memory_bytes or 0.0 for row in rows) if is_unsure else 0.0
+    return {"fitting_length": length, "fitting_host_bytes": needed or None}
 
 
 def resolved(asked: FitsRequest, place: TrainingNodes) -> FitsRequest:

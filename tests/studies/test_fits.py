@@ -368,6 +368,23 @@ def test_the_batch_of_a_small_model_fills_the_device() -> None:
     assert row.memory_high_bytes > 0.9 * 84.9e9
 
 
+def test_the_head_names_the_host_memory_that_a_shorter_sample_takes() -> None:
+    model = {**LLAMA, "num_hidden_layers": 2, "max_position_embeddings": 32_768}
+    asked = FitsRequest(model, 1, device="rtx4090-24gb", method="offload", recompute="none")
+    asked = asked._replace(sequence_length=32_768, microbatch=64, strategy="zero2")
+    found = fitting(asked)
+    length, needed = found.fitting_length, found.fitting_host_bytes
+    assert length is not None
+    assert needed is not None
+    head = text_of(found).replace("\n", " ")
+    assert f"with {length:,} tokens something does, if a node has " in head
+    known = fitting(asked._replace(host_memory=f"{2 * needed} B"))
+    assert (known.fitting_length, known.fitting_host_bytes) == (length, None)
+    assert "something does, if" not in text_of(known)
+    small = fitting(asked._replace(host_memory=f"{needed / 2} B"))
+    assert (small.fitting_length, small.fitting_host_bytes) == (None, None)
+
+
 def test_the_head_has_the_length_of_samples_and_one_that_would_fit() -> None:
     model = {**LLAMA, "num_hidden_layers": 2, "max_position_embeddings": 32_768}
     asked = FitsRequest(model, 1, device="t4-16gb", method="full", strategy="ddp")
@@ -378,6 +395,7 @@ def test_the_head_has_the_length_of_samples_and_one_that_would_fit() -> None:
     assert "steps in" not in head
     assert "samples of 32,768 tokens: nothing fits; with 16,384 tokens something does" in head
     assert "or --sequence-length 16384" in head.replace("\n", " ")
+    assert "something does, if" not in head
     shorter = fitting(asked._replace(recompute="none", sequence_length=16_384, microbatch=32))
     assert shorter.fitting_length is None
     assert shorter.rows[0].state != "no"
