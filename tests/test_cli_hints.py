@@ -10,6 +10,7 @@ from simdp.cli import run_command_line
 SET = ("run", "8gpu_ring", "--no-plots", "--set")
 FITS = ("fits", "gpt2", "--gpus", "8")
 ONE = (*FITS, "--device", "h100-sxm5-80gb")
+TIMED = ("collective", "all_reduce", "--cluster", "dgx-h100")
 DUE = ("--comm", "40%", "--gpus", "8", "--device", "a100-sxm4-80gb")
 
 
@@ -53,6 +54,9 @@ DUE = ("--comm", "40%", "--gpus", "8", "--device", "a100-sxm4-80gb")
         (("plan", "cheapest_cluster", "--deadline", "3"), 'write for example "3 days"'),
         (("diagnose", "--step", "320", *DUE), 'write for example "320 ms"'),
         (("job", "8gpu_ring", "--until", "3"), 'write for example "3 days"'),
+        ((*ONE, "--host-memory", "500"), 'write for example "500 GB"'),
+        ((*TIMED, "--sizes", "1M-1G"), "is not FIRST:LAST[:FACTOR]; write for example 1KiB:1GiB"),
+        ((*TIMED, "--sizes", "1024..4096"), "is not FIRST:LAST[:FACTOR]; write for example 1KiB:"),
         ((*SET, "strategy.bucket_cap=25M"), 'write "25 MiB" or "25 MB"'),
         ((*SET, "cluster.link.alpha=5"), 'write "5 s", "5 ms" or "5 us"'),
         ((*SET, "cluster.link.bandwidth=200 Gbps"), 'write "200 Gbit/s"'),
@@ -65,6 +69,10 @@ DUE = ("--comm", "40%", "--gpus", "8", "--device", "a100-sxm4-80gb")
         (("fits", "gpt2", "--ngpus", "8"), "Did you mean --gpus?"),
         (("compare", "methods", "--world-size", "8"), "Did you mean cluster.world_size: 8 "),
         (("compare", "methods", "--over", "strategy=ddp", "fsdp"), "Did you mean strategy=ddp,fs"),
+        (("compare", "methods", "--over", "strategy", "ddp,fsdp"), "Did you mean strategy=ddp,fs"),
+        (("compare", "methods", "--over", "strategy", "ddp", "fsdp"), "mean strategy=ddp,fsdp?"),
+        ((*SET, "workload.microbatch", "8"), "Did you mean workload.microbatch=8?"),
+        (("plan", "x.yaml", "--choose", "strategy", "ddp"), "Did you mean strategy=ddp?"),
         (("list", "model"), "Did you mean 'models'?"),
         (("simulate", "x.yaml"), "No such command"),
         (("rnu", "8gpu_ring"), "Did you mean 'run'?"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from for_each import for_each
 from small_scenario import MINIMAL
 
 import simdp.cli
@@ -237,6 +238,16 @@ def test_an_output_is_refused_before_anything_is_simulated(
     line = refused(with_option(command, words, option, f"new/{name}"), capsys)
     assert "cannot be written to: Permission denied." in line
     assert Path("taken").read_text() == "of mine"
+
+
+@for_each(("command", "option"), list(WRITES))
+def test_an_empty_output_is_refused(command, option, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in dict.fromkeys([option, option.replace("--out", "-o")]):
+        line = refused(with_option(command, WRITES[command, option][0], name, ""), capsys)
+        assert line == f"{option} is empty; give a value, or leave it out (an unset variable?)."
+    line = refused(["run", ""], capsys)
+    assert line == "SCENARIO is empty; give a value, or leave it out (an unset variable?)."
 
 
 LONG = [pair for pair in WRITES if pair not in {("run", "--out"), ("job", "--out")}]

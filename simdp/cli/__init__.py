@@ -56,6 +56,7 @@ class Commands(TyperGroup):
         for each in [*getattr(made, "commands", {}).values()] or [made]:
             each.callback = partial(_without_contradictions, each.callback)
             for option in each.params:
+                option.process_value = partial(_without_emptiness, option, option.process_value)
                 if "--out" in option.opts:
                     option.opts.insert(0, "-o")
         return made
@@ -74,6 +75,16 @@ class Commands(TyperGroup):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(shown)
+
+
+def _without_emptiness(option: Any, process_value: Callable[..., Any], ctx: Any, value: Any) -> Any:
+    """Read the value of an option or argument, unless it is an empty text."""
+    from simdp.errors import ScenarioError
+
+    if value == "" != option.default:
+        name = option.opts[-1] if option.opts[-1].startswith("-") else option.name.upper()
+        raise ScenarioError(f"{name} is empty; give a value, or leave it out (an unset variable?).")
+    return process_value(ctx, value)
 
 
 def _without_contradictions(command: Callable[..., Any], **given: Any) -> Any:
@@ -195,9 +206,12 @@ def _usage(error: Any, arguments: list[str]) -> str:
     line: str = error.format_message().replace("\n", " ")
     if extra := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", line):
         values = extra[1].split(" ")
-        before = arguments[max(arguments.index(values[0]) - 1, 0)] if values[0] in arguments else ""
+        place = arguments.index(values[0]) if values[0] in arguments else 0
+        option, before = ["", "", *arguments][place : place + 2]
         if "=" in before:
             return f"{line}. Did you mean {','.join([before, *values])}?"
+        if option in ("--over", "--set", "--choose"):
+            return f"{line}. Did you mean {before}={','.join(values)}?"
     name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if name is None or context is None or "Did you mean" in line:
         return line

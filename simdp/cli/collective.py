@@ -28,7 +28,7 @@ def collective(
         str | None, typer.Option(help="8, or 2,4,8, or 2:64 by doubling [the cluster's].")
     ] = None,
     sizes: Annotated[
-        str | None, typer.Option(help="FIRST:LAST:FACTOR, or one size [1KiB:1GiB:2].")
+        str | None, typer.Option(help="FIRST:LAST[:FACTOR], or one size [1KiB:1GiB:2].")
     ] = None,
     split: Annotated[
         str | None,

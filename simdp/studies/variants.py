@@ -341,8 +341,8 @@ def parse_sizes(text: str) -> list[int]:
     reversed.
     """
     parts = text.split(":")
-    if len(parts) > 3 or "," in text:
-        raise _wrong_size(text, "is not FIRST:LAST:FACTOR; write for example 1KiB:1GiB:2.")
+    if len(parts) > 3 or re.search(r",|[^\WeE]\s*(-|\.\.)\s*\d", text):
+        raise _wrong_size(text, "is not FIRST:LAST[:FACTOR]; write for example 1KiB:1GiB:2.")
     first, last = _size(text, parts[0]), _size(text, parts[min(1, len(parts) - 1)])
     if last < first:
         raise _wrong_size(

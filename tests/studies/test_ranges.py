@@ -39,8 +39,8 @@ def test_sizes_rise_by_a_factor(text, sizes):
         ("1 GiB:1 KiB", "is reversed; write 1 KiB:1 GiB for rising sizes."),
         ("1 B:8 B:1", "has the factor '1'; give a whole number of 2 or more."),
         ("1 B:8 B:x", "has the factor 'x'; give a whole number of 2 or more."),
-        ("1 MiB,16 MiB", "is not FIRST:LAST:FACTOR; write for example 1KiB:1GiB:2."),
-        ("1 B:8 B:2:2", "is not FIRST:LAST:FACTOR; write for example 1KiB:1GiB:2."),
+        ("1 MiB,16 MiB", "is not FIRST:LAST[:FACTOR]; write for example 1KiB:1GiB:2."),
+        ("1 B:8 B:2:2", "is not FIRST:LAST[:FACTOR]; write for example 1KiB:1GiB:2."),
     ],
 )
 def test_sizes_that_are_none_are_refused(text, why):

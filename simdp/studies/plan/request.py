@@ -372,7 +372,7 @@ QUANTITIES = {
     "budget": "money",
 }
 EXAMPLES = {"deadline": "3 days", "budget": "10000 USD", "energy": "500 kWh"}
-EXAMPLES |= {"memory": "60 GB", "host-memory": "1 TB"}
+EXAMPLES |= {"memory": "60 GB", "host-memory": "500 GB"}
 
 
 def parse_limit(name: str, text: str) -> float:
