@@ -244,13 +244,19 @@ def not_reached(scenario: Scenario, num_steps: int, found: Mapping[str, Any]) ->
         events.append((first + period - 1, f"the average of weights every {period} steps"))
     if rebalance is not None and rebalance.every is not None:
         events.append((rebalance.every, f"workload.rebalance every {rebalance.every} steps"))
-    missed = [
-        text
-        for begin, text in filter(None, events)
-        if begin and begin >= (found["simulated_s"] if isinstance(begin, float) else num_steps)
-    ]
+    missed = [event[1] for event in events if event and is_missed(event, num_steps, found)]
     steps = "one step is" if num_steps == 1 else f"{num_steps} steps are"
     return {NOT_REACHED: f"{steps} too short for {'; '.join(missed)}"} if missed else {}
+
+
+def is_missed(
+    event: tuple[int | float, str] | None, num_steps: int, found: Mapping[str, Any]
+) -> bool:
+    """Return whether an event, as of `Straggler.rare_event`, is behind the last simulated step."""
+    begin = event[0] if event else 0
+    return bool(begin) and begin >= (
+        found["simulated_s"] if isinstance(begin, float) else num_steps
+    )
 
 
 def too_fast(found: Mapping[str, Any]) -> dict[str, str]:

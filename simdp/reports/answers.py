@@ -299,7 +299,10 @@ def does_not_fit(result: Result) -> list[str]:
     over, whole = peaks[worst] - rooms[worst], "rank" if cluster.ranks_per_device > 1 else "GPU"
     needs = f"the fullest {whole} needs {nbytes(peaks[worst])} of {nbytes(rooms[worst])}"
     why = f"{needs}, {nbytes(over)} too much" if over > 0 else "GPUs or hosts lack the memory"
-    return [f"The model does not fit: {why}; `simdp fits` lists what would."]
+    return [
+        f"The model does not fit: {why}; `simdp fits` lists what would. What follows is as if it "
+        "fitted."
+    ]
 
 
 def of_sweep(

@@ -179,7 +179,8 @@ class Result(Inline):
     lost : list of dict
         Cost of each straggler: its kind (``cause``), the affected ``ranks`` and ``nodes``, None for
         all, and the ``seconds`` of a steady step that the run would save without this one, None if
-        too slow to find. Their total cost is `metrics`' step time less ``without_stragglers_s``.
+        too slow to find or not reached in these steps. Their total cost is `metrics`' step time
+        less ``without_stragglers_s``.
     slowest : list of dict
         How often each rank was the slowest, if there are stragglers; see `simdp.results.metrics`.
     compute_parts : list of dict

@@ -12,6 +12,7 @@ from typing import Any
 
 from simdp.cluster import Cluster
 from simdp.cluster.stragglers import DegradedLink, SlowRank, Straggler
+from simdp.engine.outcome import is_missed
 from simdp.engine.recorded_script import Heard, Stopwatch
 from simdp.engine.simulate import is_quick, play, step_metrics, trace_of_run
 from simdp.results.metrics import busy_times, slowest, steady_step_time
@@ -35,6 +36,7 @@ MAX_EVENT_RANK_STEPS = 512
 """Most ranks times steps that are repeated transfer by transfer, on shared links."""
 
 MAX_CAUSES = 16  # most stragglers that are left out one at a time
+NO_COST = 1e-6  # of a step: what a straggler costs at most that the run did not reach
 NEUTRAL = SlowRank(rank=0, factor=1.0)  # takes the place of a straggler that is left out
 INTERVAL_STEPS = 3  # one warm-up step, and two to measure the effect of a constant
 
@@ -55,8 +57,10 @@ def complete(scenario: Scenario, result: Result) -> None:
         return
     metrics = result.metrics
     if scenario.cluster.stragglers:
-        metrics["without_stragglers_s"] = step_time_with(scenario, [])
-        result.lost = lost_to(scenario, metrics["step_time_s"], metrics["without_stragglers_s"])
+        even = step_time_with(scenario, [])
+        result.lost = lost_to(scenario, metrics, even)
+        is_measured = any(one["seconds"] is not None for one in result.lost)
+        metrics["without_stragglers_s"] = even if is_measured else None
         result.slowest = _slowest(scenario, result)
     metrics["interval_s"] = interval_of(scenario, metrics["step_time_s"])
 
@@ -83,14 +87,14 @@ def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float
 
 
 def lost_to(
-    scenario: Scenario, step_time: float, without_all: float | None
+    scenario: Scenario, metrics: Mapping[str, Any], without_all: float | None
 ) -> list[dict[str, Any]]:
     """Cost of each straggler, as `Result.lost`: the run again without it, with the same draws.
 
-    ``step_time`` and ``without_all`` are those of a steady step with all stragglers and with none
-    [s].
+    ``metrics`` are those of the run with all stragglers, ``without_all`` the time of a steady step
+    with none [s].
     """
-    cluster, found = scenario.cluster, list[dict[str, Any]]()
+    cluster, found, step_time = scenario.cluster, list[dict[str, Any]](), metrics["step_time_s"]
     stragglers = cluster.stragglers
     for number, one in enumerate(stragglers[:MAX_CAUSES]):
         without = without_all
@@ -99,6 +103,9 @@ def lost_to(
             others = [*stragglers[:number], NEUTRAL, *stragglers[number + 1 :]]
             without = step_time_with(scenario, others)
         saved = None if without is None else step_time - without
+        missed = is_missed(one.rare_event(step_time), _all_steps(scenario), metrics)
+        if saved is not None and missed and abs(saved) < NO_COST * step_time:
+            saved = None
         found.append({"cause": one.kind, **_where(one, cluster), "seconds": saved})
     return found
 

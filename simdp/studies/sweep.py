@@ -112,7 +112,7 @@ def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
         has_server = scenario.strategy.execution == "parameter_server"
         if scenario.cluster.stragglers and small and not has_server:
             even = step_time_with(scenario, [])
-            result.lost = lost_to(scenario, result.metrics["step_time_s"], even)
+            result.lost = lost_to(scenario, result.metrics, even)
 
 
 def _remark(scenario: Scenario, study: Study, points: Sequence[Point]) -> None:

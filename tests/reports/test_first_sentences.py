@@ -44,7 +44,7 @@ def test_a_model_that_does_not_fit_says_so_first_with_how_much_is_lacking(result
     assert result.metrics["fits_memory"] is False
     first, second, *_ = of_run(result).lines
     assert first.startswith("The model does not fit: the fullest GPU needs ")
-    assert first.endswith(" too much; `simdp fits` lists what would.")
+    assert " too much; `simdp fits` lists what would. What follows is as if it fitted." in first
     assert second.startswith("Of a step of ")
     assert not of_run(result).good
     roomy = replace(result, metrics={**result.metrics, "fits_memory": True})
@@ -172,6 +172,8 @@ def test_the_terminal_says_first_what_does_not_fit(result):
     console.print(table.summary(study))
     shown = console.export_text()
     assert shown.startswith("The model does not fit: the fullest GPU needs ")
+    assert "What follows is as if it fitted." in " ".join(shown.split())
+    assert shown.index("as if it") < shown.index("step time") < shown.index("throughput")
     assert shown.count("does not fit: the fullest") == 1
 
 

@@ -7,7 +7,7 @@ from for_each import for_each
 from rich.console import Console
 
 import simdp
-from simdp.reports.table import slowest
+from simdp.reports.table import fact_rows, slowest
 from simdp.scenario import checked
 from simdp.studies import answers
 
@@ -24,6 +24,9 @@ WORKLOAD = {
     "dataset": {"kind": "regression", "num_samples": 96},
     "microbatch": 8,
 }
+
+
+SWEPT = {"workload": WORKLOAD, "sweep": {"strategy": ["ddp", "horovod"]}}
 
 
 def as_lines(table):
@@ -54,6 +57,24 @@ def test_what_stragglers_cost_is_what_the_same_run_takes_without_them(tmp_path):
         slow = metrics(tmp_path, topology, **shared)
         assert slow["without_stragglers_s"] == pytest.approx(even["step_time_s"], rel=1e-9)
         assert slow["without_stragglers_s"] < slow["step_time_s"]
+
+
+def test_stragglers_that_a_run_does_not_reach_have_no_cost_in_it(tmp_path):
+    pause = {"kind": "pause", "rank": 0, "every": "10 min", "duration": "40 s"}
+    late = {"kind": "degraded_link", "rank": 1, "bandwidth": 0.5, "steps": [100, 200]}
+    found = point(tmp_path, {"stragglers": [pause]})
+    assert "too short for the pause" in found.remarks["not reached"]
+    assert found.metrics["without_stragglers_s"] is None
+    assert [one["seconds"] for one in found.lost] == [None]
+    assert not [row for row in fact_rows(found) if "without" in row.label]
+
+    both = point(tmp_path, {"stragglers": [pause, SLOW, late]})
+    assert both.metrics["without_stragglers_s"] < both.metrics["step_time_s"]
+    assert [one["seconds"] is None for one in both.lost] == [True, False, True]
+    often = point(tmp_path, {"stragglers": [{**pause, "every": 1}]})
+    assert often.lost[0]["seconds"] > 0
+    swept = simdp.sweep(checked({**SWEPT, "cluster": {**CLUSTER, "stragglers": [pause]}}, tmp_path))
+    assert [one["seconds"] for one in swept.points[-1].lost] == [None]
 
 
 def test_large_runs_and_points_of_a_sweep_are_not_repeated(tmp_path, monkeypatch):
