@@ -48,7 +48,7 @@ def collective(
     from simdp.files import parse_yaml, whole_files
     from simdp.studies.collective import Request, answer
 
-    check_folder(out, "collective.json", *[against] * (against is not None))
+    check_folder(out, "collective.json", *([] if against is None else [against]))
     algorithms = [parse_yaml(text, f"--algorithm {text}") for text in algorithm or []]
     study = answer(
         Request(name, cluster, algorithms, world_size, sizes, root, dtype, against, split)
