@@ -200,6 +200,8 @@ def unknown_name(
         return f"{lead}; none are known here."
     if what == "precision":
         hint = hint or PRECISIONS.get(full_dtype(str(given)))
+    if what == "model" and str(given).endswith(".json"):
+        hint = hint or f"{{kind: transformers, path: {given}}}"
     if hint is None:
         names = close_names(given, known) if close is None and isinstance(given, str) else close
         hint = either(map(repr, names or ()))

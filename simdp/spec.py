@@ -7,9 +7,9 @@ and quantities with units; no values of any scenario.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from simdp.errors import KindError, UnitError, choices, shown, unknown_name
+from simdp.errors import KindError, UnitError, choices, either, shown, unknown_name
 from simdp.family import Family
 from simdp.phrases import say
 from simdp.units import DIMENSIONS, format_quantity, parse
@@ -99,15 +99,36 @@ NAMES_INSIDE = {
 """What some of them are called where the example's section is already being written."""
 
 S = TypeVar("S", bound="Spec")
+MAX_PLACES = 2  # places of a key without its section that are suggested
 MAX_SHARED = 64  # members that are kept for equal values to come
 
 
-def _unknown_key(key: object, known: Sequence[str]) -> str:
-    """Report an unknown key, with simdp's key for another library's name."""
+def unknown_key(key: object, known: Sequence[str], spec: type[Spec]) -> str:
+    """Report an unknown key, with simdp's key for another library's name, or the key's section."""
     here, advice = NAMES_INSIDE.get(str(key)), OTHER_NAMES.get(str(key))
     if advice == OPTIMIZER and "lr" in known and here is None:
         advice = None  # of an optimizer that has no such key, which needs no advice to write one
+    places = [] if advice or here else [*dict.fromkeys(_places_below(spec, str(key)))]
+    depth = min((place.count(".") for place in places), default=0)
+    nearest = [place for place in places if place.count(".") == depth]
+    if 0 < len(nearest) <= MAX_PLACES:
+        advice = either(nearest)
     return unknown_name("key", key, known, hint=here if here in known else advice)
+
+
+def _places_below(spec: type[Spec], key: str) -> Iterator[str]:
+    """Yield where the sections of a Spec have a key: ``workload.precision``; lists are left out."""
+    for name, field in spec.model_fields.items():
+        kind, members = field.annotation, list[Any]()
+        for marker in field.metadata:
+            members += marker.table.values() if isinstance(marker, one_of) else ()
+        if any(key in member.model_fields for member in members):
+            yield f"{name}.{key}"
+        for section in [kind, *(get_args(kind) if get_origin(kind) is not list else ())]:
+            if isinstance(section, type) and issubclass(section, Spec) and not members:
+                if key in section.model_fields:
+                    yield f"{name}.{key}"
+                yield from (f"{name}.{inner}" for inner in _places_below(section, key))
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:
@@ -168,7 +189,7 @@ class Spec(BaseModel):
         shown = [name for name in known if name != "kind"]
         errors += [
             InitErrorDetails(
-                type=_custom("unknown_key", _unknown_key(key, shown)), loc=(), input=key
+                type=_custom("unknown_key", unknown_key(key, shown, cls)), loc=(), input=key
             )
             for key in unknown
         ]

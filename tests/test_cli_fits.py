@@ -136,3 +136,26 @@ def test_every_short_form_passes_fits_init_and_plan(
     searched = ["sweep=null", "target={samples: 64}", f"strategy={strategy}"]
     chosen = [f"--set={setting}" for setting in searched]
     assert run_command_line(["plan", file, *chosen, "--choose", "workload.microbatch=1"]) == 0
+
+
+@pytest.mark.slow
+def test_a_config_json_or_its_folder_is_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("own", "gpt2"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(json.dumps(CONFIG))
+    small = ["--gpus", "2", "--machine", "dgx-h100", "--sequence-length", "8"]
+    fit = [*small, "--method", "full", "--strategy", "ddp", "--microbatch", "1"]
+    seen = ["--step", "20 ms", "--gpus", "2", "--device", "a100-sxm4-80gb", "--comm", "40%"]
+    seen += ["--no-remedies", "--json"]
+    texts = {}
+    for path in ("own", "own/config.json", "{kind: transformers, path: own}", "gpt2"):
+        assert run_command_line(["fits", path, *fit]) == 0, path
+        assert run_command_line(["init", "--model", path, *fit, "-o", "x.yaml", "--force"]) == 0
+        assert run_command_line(["diagnose", "--model", path, *seen]) == 0, path
+        texts[path] = capsys.readouterr().out.replace("own/config.json", "own")
+    own, file, mapping, preset = texts.values()
+    assert own == file == mapping
+    assert preset != own

@@ -27,6 +27,8 @@ DUE = ("--comm", "40%", "--gpus", "8", "--device", "a100-sxm4-80gb")
         (("fits", "microsoft/resnet-50", *ONE[2:]), "Did you mean 'resnet50'?"),
         (("fits", "google/vit-base-patch16-224", *ONE[2:]), "Did you mean 'vit-b'?"),
         ((*SET, "workload.model=restnet50"), "Did you mean 'resnet50'?"),
+        ((*SET, "workload.model=own.json"), "Did you mean {kind: transformers, path: own.json}?"),
+        (("fits", "own.json", *ONE[2:]), "Did you mean {kind: transformers, path: own.json}?"),
         # devices, machines, links, scenarios
         ((*FITS, "--device", "A100"), "Did you mean 'a100-pcie-80gb', 'a100-sxm4-40gb' or "),
         ((*FITS, "--device", "4090"), "Did you mean 'rtx4090-24gb'?"),
@@ -62,6 +64,18 @@ DUE = ("--comm", "40%", "--gpus", "8", "--device", "a100-sxm4-80gb")
         ((*SET, "cluster.link.bandwidth=200 Gbps"), 'write "200 Gbit/s"'),
         # keys, options and commands
         ((*SET, "workload.batch_size=8"), "Did you mean workload.microbatch: 32 "),
+        ((*SET, "precision=bf16"), "Did you mean workload.precision?"),
+        ((*SET, "microbatch=8"), "Did you mean workload.microbatch?"),
+        ((*SET, "model=gpt2"), "Did you mean workload.model?"),
+        ((*SET, "bucket_cap=25 MB"), "Did you mean strategy.bucket_cap?"),
+        ((*SET, "link=nvlink4"), "Did you mean cluster.link?"),
+        ((*SET, "cluster.links_per_node=8"), "Did you mean inter_node.links_per_node?"),
+        ((*SET, "workload.dropout=0.1"), "Did you mean model.dropout or lora.dropout?"),
+        (
+            ("compare", "methods", "--over", "precision=full,amp"),
+            "Did you mean workload.precision?",
+        ),
+        (("plan", "8gpu_ring", "--choose", "model=gpt2"), "Did you mean workload.model?"),
         ((*SET, "cluster.wold_size=8"), "Did you mean 'world_size'?"),
         (("run", "8gpu_ring", "--batch-size", "8"), "Did you mean workload.microbatch: 32 "),
         (("run", "8gpu_ring", "--output", "x"), "Did you mean --out?"),

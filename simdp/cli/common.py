@@ -235,6 +235,22 @@ def overrides_of(settings: list[str] | None) -> dict[str, Any]:
     return overrides
 
 
+def parsed_model(text: str, option: str) -> Any:
+    """Parse a model as in YAML; the path of a config.json, or of its folder, stands for its model.
+
+    A name of ``list models`` is that model, also where a folder has the name.
+    """
+    from simdp.files import parse_yaml
+
+    with suppress(OSError):  # of a mapping that is longer than a name of a file may be
+        if (Path(text) / "config.json").is_file() or Path(text).is_file():
+            from simdp.workload.models import MODEL
+
+            if text not in MODEL.known():
+                return {"kind": "transformers", "path": text}
+    return parse_yaml(text, option)
+
+
 def _with_catalogue_devices(key: str, value: Any) -> Any:
     """Replace a driver's name of a device, as the value of a key, by the catalogue's."""
     if not re.search(r"(^|\.)device(\.\d+)?$", key):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simdp.cli.common import put, say
+from simdp.cli.common import parsed_model, put, say
 from simdp.cli.completion import DEVICES, MODELS, PRECISIONS, STRATEGIES, clusters
 from simdp.errors import ScenarioError
 
@@ -63,8 +63,8 @@ DeviceName = Annotated[
 ModelName = Annotated[
     str | None,
     typer.Option(
-        help="A name of `list models`, or a mapping as in YAML: of the job without a trace, or "
-        "of the tensors whose sizes are in a log.",
+        help="A name of `list models`, a config.json, or a mapping as in YAML: of the job "
+        "without a trace, or of the tensors whose sizes are in a log.",
         autocompletion=MODELS,
     ),
 ]
@@ -170,7 +170,7 @@ def _found(
             option = f"--{next(iter(given))}"
             why = f"contradict each other, as {option} is for a job without a trace"
             raise ScenarioError(f"{paths[0]}, {option}: {why}; leave one of them out.")
-        raw = None if model is None else parse_yaml(model, "--model")
+        raw = None if model is None else parsed_model(model, "--model")
         found = _of_files(paths, machine, remedies, raw)
         names = ["standard input" if str(path) == "-" else path.name for path in paths]
         title = names[0] if len(names) == 1 else f"{len(names)} files"
@@ -188,7 +188,8 @@ def _found(
         command += [f"--{name}", str(value)]
     for name in ("model", "strategy", "precision"):
         if name in given:
-            given[name] = parse_yaml(given[name], f"--{name}")
+            parse = parsed_model if name == "model" else parse_yaml
+            given[name] = parse(given[name], f"--{name}")
     job = reported_job({**given, "machine": machine})
     parameters = options["parameters"]
     what = options["model"] or (f"{parameters} parameters" if parameters else "a job")

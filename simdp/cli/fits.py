@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simdp.cli.common import say
+from simdp.cli.common import parsed_model, say
 from simdp.cli.completion import DEVICES, MACHINES, MODELS, PRECISIONS, STRATEGIES
 from simdp.errors import ScenarioError
 
@@ -57,7 +57,8 @@ def fits(
     model: Annotated[
         str,
         typer.Argument(
-            help="A name of `list models`, or a mapping as in YAML.", autocompletion=MODELS
+            help="A name of `list models`, a config.json, or a mapping as in YAML.",
+            autocompletion=MODELS,
         ),
     ],
     gpus: Annotated[
@@ -86,7 +87,7 @@ def fits(
     from simdp.studies.methods import FitsRequest
 
     asked = FitsRequest(
-        parse_yaml(model, "MODEL"),
+        parsed_model(model, "MODEL"),
         None if gpus == LEAST else whole_number(gpus),
         machine,
         device,

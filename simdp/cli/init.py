@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simdp.cli.common import complain, put
+from simdp.cli.common import complain, parsed_model, put
 from simdp.cli.completion import MODELS, STRATEGIES
 from simdp.cli.fits import (
     Device,
@@ -38,7 +38,7 @@ def init(
     device: Device = None,
     node_size: NodeSize = None,
     model: Annotated[
-        str | None, typer.Option(help="See `list models`.", autocompletion=MODELS)
+        str | None, typer.Option(help="See `list models`; or a config.json.", autocompletion=MODELS)
     ] = None,
     gpus: Annotated[int | None, typer.Option(help="The largest number of ranks.")] = None,
     strategy: Annotated[
@@ -109,7 +109,8 @@ def _parsed(option: str, text: str | None) -> Any:
     """A value as YAML has it."""
     from simdp.files import parse_yaml
 
-    return parse_yaml(text, option) if text else None
+    parse = parsed_model if option == "--model" else parse_yaml
+    return parse(text, option) if text else None
 
 
 def _ask_strategy() -> str | None:
@@ -141,7 +142,6 @@ def _ask(question: str, usual: str, check: Callable[[str], object]) -> str:
 
 def _value(option: str) -> Callable[[str], object]:
     """Check a value as YAML does."""
-    from simdp.files import parse_yaml
     from simdp.studies.methods import known_value
 
-    return lambda text: known_value(option, parse_yaml(text, option))
+    return lambda text: known_value(option, _parsed(option, text))

@@ -31,7 +31,7 @@ from simdp.results.plan import GOALS, Option
 from simdp.scenario import Scenario, checked
 from simdp.scenario.machines import MACHINE
 from simdp.scenario.overrides import Raw, grid
-from simdp.spec import Spec
+from simdp.spec import Spec, unknown_key
 from simdp.studies.variants import parse_sizes, parse_world_sizes
 from simdp.units import format_percent, parse, parse_percent
 from simdp.workload.layers.batchnorm import BatchNorm
@@ -423,7 +423,8 @@ def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
     for key, values in choices.items():
         first = key.split(".")[0]
         if first not in known or first in ("sweep", "name", "measured", "target"):
-            line = unknown_name("key", first, [k for k in known if k not in ("sweep", "measured")])
+            allowed = [name for name in known if name not in ("sweep", "measured")]
+            line = unknown_key(first, allowed, Scenario)
             found.append(f"--choose {key}: {line}")
         elif not values:
             found.append(f"--choose {key}: has no value; write {key}=V1,V2.")
