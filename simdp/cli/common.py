@@ -195,7 +195,7 @@ def say(renderable: Any) -> None:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich would leave with status 1, which reports a failure
 
-    Output(highlight=False).print(renderable, soft_wrap=True)
+    Output(highlight=False, markup=False).print(renderable, soft_wrap=True)
 
 
 def table_writer(path: Path | None) -> Callable[[Callable[[], Columns]], None]:

@@ -63,7 +63,12 @@ def as_text(document: Any) -> str:
     Without the advice of ``run``, which needs simulations.
     """
     console = Console(
-        file=StringIO(), record=True, width=WIDTH, highlight=False, force_jupyter=False
+        file=StringIO(),
+        record=True,
+        width=WIDTH,
+        highlight=False,
+        markup=False,
+        force_jupyter=False,
     )
     console.print(TABLES[type(document)](document), soft_wrap=True)
     return console.export_text().rstrip("\n")
