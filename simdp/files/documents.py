@@ -479,8 +479,8 @@ class Catalogue(Mapping[str, Mapping[str, Any]]):
         return copy.deepcopy(dict(_parsed(read_text(file, limit=MAX_YAML_BYTES), str(file))))
 
     def figures(self, name: str) -> dict[str, Any]:
-        """Read the figures of one part, without their sources and its other names."""
-        others = ("source", "driver_names")
+        """Read the figures of one part, without their sources and what describes it."""
+        others = ("source", "driver_names", "nvls")
         return {key: value for key, value in self.read(name).items() if key not in others}
 
 

@@ -113,4 +113,4 @@ def _remarks(study: CollectiveStudy, curve: CollectiveCurve) -> list[str]:
         at = f" at {size(last.nbytes)}" if last.nbytes else ""
         lines.append(f"bottleneck{at}: {name}, busy {percent(busy)} of the time")
     lines.append(f"clock: {last.fabric}")
-    return lines
+    return [*lines, *curve.remarks]

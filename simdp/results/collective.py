@@ -396,6 +396,7 @@ class CollectiveCurve:
     algorithm: str  # requested algorithm, ``auto`` for example
     world_size: int
     points: tuple[CollectivePoint, ...]  # by size; at least one
+    remarks: tuple[str, ...] = ()  # on its cost
 
     def crossovers(self) -> list[Crossover]:
         """Return the sizes at which the algorithm changes."""
@@ -468,6 +469,7 @@ class CollectiveStudy:
             "mean_error": sum(errors) / len(errors) if errors else None,
             "max_error": max(errors, default=None),
             "crossovers": [crossover._asdict() for crossover in curve.crossovers()],
+            **({"remarks": list(curve.remarks)} if curve.remarks else {}),
             "points": [self._point(point, curve.world_size) for point in curve.points],
         }
 

@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from simdp.cluster import Cluster
-from simdp.cluster.hardware import OLD_NAMES, Calibration, read_machine
+from simdp.cluster.hardware import LINKS, OLD_NAMES, Calibration, read_machine
 from simdp.cluster.stragglers import SlowNode, SlowRank
 from simdp.collectives import Collectives
+from simdp.collectives.costs import Cost
 from simdp.errors import ScenarioError
 from simdp.scenario.machines import (
     described,
@@ -48,7 +49,7 @@ def remarks(scenario: Scenario) -> dict[str, str]:
         measurements do not determine; ``collectives``, the source of their times; ``caveats``,
         unusual properties of the machine; ``machine``, its current name; ``job``, keys that a run
         ignores; ``network``, keys of links and topologies that replace a machine's, and have
-        another part in the times or none.
+        another part in the times or none; ``NVLS``, the key that counts it.
     """
     found: dict[str, str] = {}
     for straggler in scenario.cluster.stragglers:
@@ -139,7 +140,7 @@ def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
         return {}
     own = network_over_machine(cluster, scenario.base)
     simulated = [name for name in called if not collectives.cost_of(name).timed]
-    said = []
+    said, nvls = [], ""
     if simulated:
         by = ", ".join(f"{name}: {getattr(collectives, name).kind}" for name in simulated)
         said.append(f"simulated over the links ({by})")
@@ -149,8 +150,11 @@ def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
     if len(simulated) < len(called):
         others = "others: " if simulated else ""
         said.append(others + _by_cost(scenario, is_calibrated))
+        calls = [(name, size) for name in called if name not in simulated for size in TRIED_SIZES]
+        nvls = without_nvls(cluster, collectives.cost, calls, scenario.base)
     network = _network(scenario, own, called)
-    return ({"network": network} if network else {}) | {"collectives": "; ".join(said)}
+    found = {"network": network, "collectives": "; ".join(said), "NVLS": nvls}
+    return {topic: text for topic, text in found.items() if text}
 
 
 def _network(scenario: Scenario, own: str, called: Iterable[str]) -> str:
@@ -204,6 +208,34 @@ def _by_cost(scenario: Scenario, is_calibrated: bool) -> str:
         f"NCCL's own model, with what clusters of this class reach ({', '.join(classes)}: "
         "simdp list constants)"
     )
+
+
+def without_nvls(
+    cluster: Cluster, cost: Cost, calls: Iterable[tuple[str, float]], base: Path
+) -> str:
+    """Remark that NCCL's default candidates lack the NVLS of a cluster's NVSwitch; empty if not.
+
+    Only where NVLS would serve one of the ``calls``, of a collective and a size [bytes], faster,
+    and where the links inside nodes are not those that a machine's cost was chosen for.
+    """
+    inside = cluster.numbering.inside
+    switched = all(
+        kind.topology.kind == "switch"
+        and kind.link.name in LINKS.names()
+        and LINKS.read(kind.link.name).get("nvls")
+        for kind in inside
+    )
+    own = cluster.machine is None or {"link", "topology"} & {*replaced_keys(cluster, base)}
+    if not (switched and own) or cost.kind != "nccl" or "algorithms" in cost.model_fields_set:
+        return ""
+    names = ["ring", "tree", "nvls"]
+    usual, wiring = cost.model_dump(exclude_unset=True), wiring_of(cluster)
+    with_it = type(cost).model_validate(usual | {"kind": "nccl", "algorithms": names})
+    if all(with_it.seconds(*call, wiring) >= cost.seconds(*call, wiring) for call in calls):
+        return ""
+    link = ", ".join(dict.fromkeys(str(kind.link.name) for kind in inside))
+    written = f"collectives: {{cost: {{kind: nccl, algorithms: [{', '.join(names)}]}}}}"
+    return f"not counted, though NVSwitches of {link} have it; write {written}"
 
 
 def replaced_keys(cluster: Cluster, base: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -39,6 +39,7 @@ from simdp.scenario.machines import (
     with_machine,
 )
 from simdp.scenario.placement import split_ranks, wiring_of
+from simdp.scenario.remarks import without_nvls
 from simdp.spec import Spec
 from simdp.studies.intervals import (
     Known,
@@ -256,7 +257,10 @@ def _served(
 ) -> CollectiveCurve:
     if isinstance(served_by, Cost):
         known = with_pool_of(known, served_by, bench.planner.cluster, base)
-        return _timed(collective, served_by, bench.planner.cluster, sizes, times, known)
+        curve = _timed(collective, served_by, bench.planner.cluster, sizes, times, known)
+        calls = [(collective, float(size)) for size in sizes]
+        nvls = without_nvls(bench.planner.cluster, served_by, calls, base)
+        return replace(curve, remarks=(f"NVLS: {nvls}",) if nvls else ())
     return _curve(served_by, bench, sizes, root, times)
 
 

@@ -1,12 +1,16 @@
 """Remarks: whether anybody has measured the hardware, and what measurements leave open."""
 
+import json
+
 import pytest
 
 import simdp
+from simdp.cli import run_command_line
 from simdp.cluster.hardware import read_machine
 from simdp.reports.answers import known
 from simdp.scenario import checked
 from simdp.scenario.remarks import calibration_of, remarks
+from simdp.studies.collective import Request, answer
 from tests.small_scenario import FAST, MINIMAL
 
 WORKLOAD = {"model": {"kind": "mlp", "widths": [8, 4]}, "microbatch": 2}
@@ -134,6 +138,50 @@ def test_a_summary_says_which_oversubscription_the_traffic_does_not_reach(tmp_pa
     assert remarked(tree | within) == said.format("leaf switches", "spine")
     pods = {"levels": 3, "leaves": 2, "pod_oversubscription": 2}
     assert remarked(tree | pods) == "pod_" + said.format("pods", "core switches")
+
+
+def test_own_nodes_whose_switch_adds_are_told_the_key_that_uses_it(tmp_path, capsys):
+    inter = {"link": "efa-100g", "links_per_node": 32}
+    own = {"device": "h100-sxm5-80gb", "devices_per_node": 8, "link": "nvlink4"}
+    own |= {"topology": "switch", "inter_node": inter, "world_size": 16}
+    written = {"cost": {"kind": "nccl", "algorithms": ["ring", "tree", "nvls"]}}
+    said = (
+        "not counted, though NVSwitches of nvlink4 have it; write collectives: {cost: {kind: nccl, "
+        "algorithms: [ring, tree, nvls]}}"
+    )
+    assert on(tmp_path, own)["NVLS"] == said
+    silent = [
+        (own, written),
+        (own, {"cost": {"kind": "nccl", "algorithms": ["ring", "tree"]}}),
+        (own, {"cost": "links"}),
+        (own | {"device": "a100-sxm4-80gb", "link": "nvlink3"}, {}),
+        (own | {"topology": "ring"}, {}),
+        ({"machine": "dgx-h100", "world_size": 16}, {}),
+        (own | {"devices_per_node": 1}, {}),
+    ]
+    for cluster, collectives in silent:
+        assert "NVLS" not in on(tmp_path, cluster, collectives=collectives)
+
+    def timed(name, cluster, **other):
+        path = tmp_path / f"{name}.yaml"
+        raw = {"cluster": cluster, "workload": WORKLOAD, "numerics": False, **other}
+        path.write_text(json.dumps(raw))
+        (curve,) = answer(Request("all_reduce", path, sizes="1GiB")).curves
+        return curve.points[0].seconds, curve.remarks
+
+    slow, remarked = timed("own", own)
+    fast, silence = timed("written", own, collectives=written)
+    machine, _ = timed("machine", {"machine": "aws-p5", "world_size": 16})
+    assert (remarked, silence) == ((f"NVLS: {said}",), ())
+    assert (
+        run_command_line(
+            ["run", str(tmp_path / "own.yaml"), "--no-plots", "--out", f"{tmp_path}/x"]
+        )
+        == 0
+    )
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"NVLS: {said} " in printed  # brackets and all
+    assert slow > 1.3 * fast == pytest.approx(1.3 * machine, rel=0.01)
 
 
 def test_a_slow_rank_that_is_faster_than_the_others_is_remarked(tmp_path):
