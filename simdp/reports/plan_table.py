@@ -25,6 +25,8 @@ REASONS = {
     "deadline": ("misses the deadline", "miss the deadline"),
     "budget": ("misses the budget", "miss the budget"),
     "energy": ("misses the energy", "miss the energy"),
+    "price": ("has no known price", "have no known price"),
+    "power": ("has no known power", "have no known power"),
     "worse": (
         "is no better than one that was simulated",
         "are no better than one that was simulated",
@@ -189,7 +191,7 @@ def _foot(found: PlanResult) -> Iterator[str]:
     elif found.binding:
         yield fill(f"{found.binding} binds", WIDTH)
     yield fill("batch: samples per GPU and micro-step; x: micro-steps per step", WIDTH)
-    pruned = ", ".join(f"{n:,} {reason(why, n)}" for why, n in found.pruned.items() if n)
+    pruned = why_not(found.pruned)
     rest = f"; of the others {pruned}" if pruned else ""
     yield fill(f"{found.num_points:,} points, {found.num_simulated:,} simulated{rest}", WIDTH)
     reasons = why_infeasible(found)
@@ -217,6 +219,11 @@ def infeasible_written(row: Mapping[str, Any]) -> str:
     """Write a row of `PlanResult.infeasible`, with the option to change."""
     option = [f"try {row['option']}"] * bool(row["option"])
     return joined([f"{row['count']:,}: {row['reason']}", *option])
+
+
+def why_not(pruned: Mapping[str, int]) -> str:
+    """Write how many points were not simulated for each reason."""
+    return ", ".join(f"{count:,} {reason(why, count)}" for why, count in pruned.items() if count)
 
 
 def reason(why: str, count: int) -> str:

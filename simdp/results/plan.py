@@ -116,7 +116,8 @@ class PlanResult(Inline):
         Number of points, and of simulated ones.
     pruned : dict of str to int
         Points not simulated, by reason: ``impossible``, ``memory``, ``deadline``, ``budget``,
-        ``energy``, ``worse`` than a simulated one, or not ``sampled``.
+        ``energy``, a ``price`` or ``power`` that is needed and not known, ``worse`` than a
+        simulated one, or not ``sampled``.
     infeasible : list of dict
         Reasons why points are infeasible: ``reason``, their number (``count``), and the ``option``
         of the command or the scenario that might allow them, or None. All that are impossible, or

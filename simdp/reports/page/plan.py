@@ -40,10 +40,10 @@ def page(plan: PlanResult, command: Sequence[str] = ()) -> Page:
         *closing(plan.scenario, plan.version, "plan", command),
     ]
     name = str(plan.scenario.get("name", "scenario"))
-    answer = plan.best[0].label if plan.best else "which no point is within the limits"
+    answer = plan.best[0].label or name if plan.best else "no point is within the limits"
     seed = plan.scenario.get("seed", 0)
     return Page(
-        f"{name}: the {plan.goal} way to train, {answer}",
+        f"{answer}: the {plan.goal} way to train" if plan.best else f"{answer}, of {name}",
         about_scenario(plan.scenario, plan.choices),
         sections,
         f"scenario {name} · seed {seed} · simdp {plan.version}",

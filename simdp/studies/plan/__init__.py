@@ -25,7 +25,13 @@ from simdp.scenario.shipped import find
 from simdp.strategies import STRATEGIES
 from simdp.studies.executor import PointExecutor, executor_for
 from simdp.studies.plan.bounds import Bounds, NeedOf
-from simdp.studies.plan.report import PlanReport, check_figures, check_nearest_figures, order
+from simdp.studies.plan.report import (
+    PlanReport,
+    check_figures,
+    check_nearest_figures,
+    order,
+    why_alone,
+)
 from simdp.studies.plan.request import (
     ACCUM,
     BATCH,
@@ -189,6 +195,9 @@ def _searched(
     pruned["impossible"] += sum(impossible.values())
     if not is_exact:
         pruned["sampled"] = len(space) - len(bounds.points) - sum(impossible.values())
+    if len(best) == 1:
+        alone = why_alone(len(space), len(search.options), pruned)
+        best = [replace(best[0], why=alone)]
     result = PlanResult(
         version=__version__,
         scenario=scenario.resolved(),

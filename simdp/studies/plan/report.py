@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import hypot
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from simdp.errors import ScenarioError
 from simdp.reports.figures import percent
+from simdp.reports.plan_table import why_not
 from simdp.results.comparison import NOISE
 from simdp.results.metrics import BUSY, REST, WAITING, bill, energy_range
 from simdp.results.plan import GOALS, Option
@@ -39,8 +40,8 @@ TERMS = {
 
 def why_best(best: Option, other: Option | None, goal: str) -> str:
     """Explain why an option is better than the next: GPU hours, price and parts of a step."""
-    if other is None:
-        return "the only one that meets the limits"
+    if other is None:  # see `why_alone`
+        return ""
     mine, theirs = best.value(GOALS[goal]), other.value(GOALS[goal])
     assert mine is not None
     assert theirs is not None
@@ -65,6 +66,16 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
         hours = [_share(one, TERMS[name]) * one.gpu_hours for one in (best, other)]
         found.append(f"most of the difference is {name}: {hours[0]:.3g} in place of {hours[1]:.3g}")
     return "; ".join(found)
+
+
+def why_alone(num_points: int, num_simulated: int, pruned: Mapping[str, int]) -> str:
+    """Explain why no option comes next, by what became of the other points."""
+    if num_points == 1:
+        return "the only point"
+    more = num_simulated - 1
+    simulated = f"{more:,} simulated {'miss' if more > 1 else 'misses'} the limits or memory"
+    reasons = ", ".join(filter(None, [simulated if more else "", why_not(pruned)]))
+    return f"the only one left of {num_points:,} points: {reasons}"
 
 
 def _gpu_hours(best: Option, other: Option) -> str:

@@ -64,6 +64,9 @@ LIMITS = {
 }
 """Limits, and the field of an option that each applies to."""
 
+UNKNOWN = {"price": "cost_usd", "power": "energy_kwh"}
+"""Figures of devices that may be unknown, and the field of an option that each goes into."""
+
 FIELDS = {
     "finish_s": "finish",
     "cost_usd": "cost",
@@ -278,6 +281,12 @@ class Search:
         impossible[list(self.failed)] = True
         self.pruned["impossible"] = int((rest & impossible).sum())
         rest &= ~impossible
+        needed = {GOALS[self.goal], *(LIMITS[name] for name in self.limits)}
+        for name, field in UNKNOWN.items():
+            lacking = rest & ~np.isfinite(self.least(field))
+            if field in needed and lacking.any():
+                self.pruned[name] = int(lacking.sum())
+                rest &= ~lacking
         for name in ("memory", "deadline", "budget", "energy"):
             over = rest & (self.least(LIMITS[name]) > self.allowed(name) * SAME)
             self.pruned[name] = int(over.sum())

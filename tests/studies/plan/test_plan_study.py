@@ -14,7 +14,7 @@ from simdp.results.plan import Option
 from simdp.scenario import checked
 from simdp.studies.executor import executor_for
 from simdp.studies.plan import PlanRequest, plan, ready
-from simdp.studies.plan.report import why_best
+from simdp.studies.plan.report import why_alone, why_best
 from simdp.studies.plan.request import (
     chance,
     doubled,
@@ -499,6 +499,15 @@ def test_the_files_strategy_is_tried_with_its_options_and_without(strategy, trie
     assert usual_choices(scenario, "fastest")["strategy"] == tried
 
 
+def test_the_only_option_is_explained_by_what_became_of_the_others():
+    assert why_alone(1, 1, {"memory": 0}) == "the only point"
+    left = why_alone(1200, 3, {"memory": 1, "budget": 0, "worse": 1196})
+    assert left == (
+        "the only one left of 1,200 points: 2 simulated miss the limits or memory, 1 needs more "
+        "memory, 1,196 are no better than one that was simulated"
+    )
+
+
 def test_devices_without_a_price_are_named(file):
     devices = ["a100-sxm4-80gb", "l40s-48gb", "t4-16gb"]
     settings = {"cluster.price": None}
@@ -506,6 +515,12 @@ def test_devices_without_a_price_are_named(file):
     found = plan(file, PlanRequest("cheapest", choices=chosen), settings)
     line = "left out for want of a price: l40s-48gb, t4-16gb; give cluster.price"
     assert line in found.notes
+    assert found.pruned["price"] == found.num_points - found.num_simulated == 2
+    (best,) = found.best
+    assert best.why == "the only one left of 3 points: 2 have no known price"
+    capped = plan(file, PlanRequest("fastest", choices=chosen, budget=1e9), settings)
+    assert capped.pruned["price"] == 2
+    assert not capped.pruned["budget"]
     assert line not in plan(file, PlanRequest("fastest", choices=chosen), settings).notes
     assert not any("for want" in note for note in plan(file, PlanRequest(choices=chosen)).notes)
 
