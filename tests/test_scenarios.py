@@ -294,7 +294,7 @@ def two_jobs_meet_where_a_leaf_holds_nodes_of_both_and_can_send_on_half():
     path = ROOT / "scenarios/two_jobs.yaml"
     alone = simdp.simulate(simdp.load_scenario(path, {"neighbours": [], "sweep": None}))
     assert packed == [alone.metrics["step_time_s"]] * 3
-    assert interleaved[0] == pytest.approx(packed[0])  # switches on the way add no latency
+    assert 1 < interleaved[0] / packed[0] < 1.03  # two switches more on the way
     assert interleaved[1] > 1.15 * packed[0]
     assert interleaved[2] > 1.5 * packed[0]
 

@@ -249,11 +249,7 @@ def test_every_pair_of_ranks_is_joined_and_stays_in_its_node(
     same_node = src // per_node == dst // per_node
     outside = used & ~same_node[:, None]
     inner = used & same_node[:, None]
-    if between in ("fat_tree", "rail_optimised"):  # trunks between switches add none
-        assert set(alpha[outside]) <= {0.0, 10e-6}
-        assert (alpha.sum(axis=1)[~same_node] == 20e-6).all()
-    else:
-        assert (alpha[outside] == 10e-6).all()
+    assert (alpha[outside] == 10e-6).all()
     assert (alpha[inner] == 1e-6).all()
     assert (bandwidth[outside] == max(cards // per_node, 1) * 10e9).all()
     assert (bandwidth[inner] == 100e9).all()
@@ -665,7 +661,7 @@ def test_16384_ranks_need_arrays_of_that_length_only(between):
     assert links.shape[1] <= 6
     alpha, bandwidth = where.link_figures(links)
     assert alpha.shape == bandwidth.shape == links.shape
-    assert (alpha.sum(axis=1, where=links >= 0) > 0).all()
+    assert (alpha[links >= 0] > 0).all()
 
 
 def test_nothing_is_no_device_topology_or_card():

@@ -9,7 +9,6 @@ from networks import EXAMPLES, LINK, bisection, example, pairs, route
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.hardware import Link
 from simdp.cluster.topologies import ALSO_CALLED, TOPOLOGIES, AnyTopology
 from simdp.cluster.topologies.direct import RingTopology, SwitchTopology
 
@@ -452,36 +451,6 @@ def _routes(topology, n):
     src, dst = pairs(n)
     for start, end, links in zip(src, dst, topology.routes(src, dst, n), strict=True):
         yield int(start), int(end), links[links >= 0]
-
-
-@pytest.mark.parametrize("routing", ["destination", "pair"])
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("fat_tree", {"ports_per_leaf": 2}),
-        ("fat_tree", {"ports_per_leaf": 1, "levels": 3, "leaves": 2}),
-        ("rail_optimised", {"nodes_per_rail": 2}),
-        ("dragonfly", {}),
-    ],
-)
-def test_switches_between_switches_add_no_latency_of_a_whole_transfer(kind, options, routing):
-    """A link's alpha is NCCL's of a hop from card to card, however many switches lie between."""
-    more = {"ports_per_router": 1, "routers_per_group": 2} if kind == "dragonfly" else {}
-    own = more or {"routing": routing}
-    link, n = Link(alpha="14 us", bandwidth="50 GB/s"), 8
-    src, dst = np.divmod(np.arange(n * n), n)
-    apart = src != dst
-
-    def latency(topology):
-        routes = topology.routes(src[apart], dst[apart], n)
-        alpha, _ = topology.figures(routes, link, n)
-        return alpha.sum(axis=1, where=routes >= 0)
-
-    assert latency(build(kind=kind, **options, **own)) == pytest.approx(
-        latency(build(kind="switch"))
-    )
-    slow = latency(build(kind=kind, **options, **own, trunk_alpha="1 us"))
-    assert slow.max() > latency(build(kind="switch")).max()
 
 
 def test_trunks_of_a_fat_tree_are_as_wide_as_oversubscription_leaves():

@@ -77,10 +77,8 @@ class ClosTopology(Topology):
         ``destination``: the spine follows from the receiver, as in InfiniBand (D-mod-k: Zahavi,
         "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat
         trees", 2010). ``pair``: from a hash of sender and receiver, as ECMP on Ethernet.
-    trunk_alpha : float
-        Latency of a link between switches [s]. None by default: the catalogue's alpha is what NCCL
-        pays per hop, that of a whole transfer, beside which a switch's tenths of a microsecond
-        vanish.
+    trunk_alpha : float or None
+        Latency of a link between switches [s]; None: that of a port's.
     in_network : bool
         Whether the switches can add, as InfiniBand switches with SHARP.
     """
@@ -90,7 +88,7 @@ class ClosTopology(Topology):
 
     oversubscription: Float = Field(1.0, ge=1, le=1000)
     routing: Literal["destination", "pair"] = "destination"
-    trunk_alpha: Seconds = 0.0
+    trunk_alpha: Seconds | None = None
     in_network: Bool = False
 
     @abstractmethod
@@ -185,7 +183,8 @@ class ClosTopology(Topology):
         start = net.starts
         width = np.array([1.0, net.leaf_trunk, net.pod_trunk])
         sort = np.searchsorted([start[2], start[4]], links, side="right")
-        return np.where(sort > 0, self.trunk_alpha, link.alpha), link.bandwidth * width[sort]
+        trunk_alpha = link.alpha if self.trunk_alpha is None else self.trunk_alpha
+        return np.where(sort > 0, trunk_alpha, link.alpha), link.bandwidth * width[sort]
 
     def switch_name(self, vertex: int, n: int, per_node: int = 1) -> str:
         net = self.clos(n, per_node)
@@ -385,8 +384,8 @@ class DragonflyTopology(Topology):
         Number of groups; None: as many as needed.
     links_per_pair : int
         Cables between two groups, which act as one link of their total bandwidth.
-    trunk_alpha : float
-        Latency of a link between routers [s], as in `ClosTopology`.
+    trunk_alpha : float or None
+        Latency of a link between routers [s]; None: that of a port's.
     """
 
     kind: Literal["dragonfly"] = "dragonfly"
@@ -397,7 +396,7 @@ class DragonflyTopology(Topology):
     routers_per_group: Int = Field(8, ge=1, le=2**16)
     groups: Int | None = Field(None, ge=1, le=2**16)
     links_per_pair: Int = Field(1, ge=1, le=2**16)
-    trunk_alpha: Seconds = 0.0
+    trunk_alpha: Seconds | None = None
 
     def capacity(self) -> int | None:
         if self.groups is None:
@@ -457,8 +456,9 @@ class DragonflyTopology(Topology):
 
     def figures(self, links: Ints, link: Link, n: int, per_node: int = 1) -> tuple[Floats, Floats]:
         _, local, between, _ = self._sizes(n)
+        trunk_alpha = link.alpha if self.trunk_alpha is None else self.trunk_alpha
         return (
-            np.where(links >= local, self.trunk_alpha, link.alpha),
+            np.where(links >= local, trunk_alpha, link.alpha),
             link.bandwidth * np.where(links >= between, float(self.links_per_pair), 1.0),
         )
 

@@ -229,7 +229,7 @@ def test_flows_over_the_trunk_of_a_fat_tree_share_it(flows):
     tree = {"kind": "fat_tree", "ports_per_leaf": 4, "spines": 1, "oversubscription": 4}
     where = cluster(8, devices_per_node=1, inter_node=between(tree))
     found = ends(where, [(rank, rank + 4) for rank in range(flows)])
-    expected = 2 * 9e-6 + flows * NBYTES / 11e9
+    expected = 4 * 9e-6 + flows * NBYTES / 11e9
     assert list(found.values()) == pytest.approx([expected] * flows, rel=1e-12)
 
 
