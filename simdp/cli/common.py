@@ -236,10 +236,7 @@ def overrides_of(settings: list[str] | None) -> dict[str, Any]:
 
 
 def parsed_model(text: str, option: str) -> Any:
-    """Parse a model as in YAML; the path of a config.json, or of its folder, stands for its model.
-
-    A name of ``list models`` is that model, also where a folder has the name.
-    """
+    """Parse a model as in YAML, or the path of a config.json or its folder; names come first."""
     from simdp.files import parse_yaml
 
     with suppress(OSError):  # of a mapping that is longer than a name of a file may be
