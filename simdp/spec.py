@@ -108,15 +108,13 @@ def unknown_key(key: object, known: Sequence[str], spec: type[Spec]) -> str:
     here, advice = NAMES_INSIDE.get(str(key)), OTHER_NAMES.get(str(key))
     if advice == OPTIMIZER and "lr" in known and here is None:
         advice = None  # of an optimizer that has no such key, which needs no advice to write one
-    places = [] if advice or here else [*dict.fromkeys(_places_below(spec, str(key)))]
-    depth = min((place.count(".") for place in places), default=0)
-    nearest = [place for place in places if place.count(".") == depth]
-    if 0 < len(nearest) <= MAX_PLACES:
-        advice = either(nearest)
+    places = [] if advice or here else [*dict.fromkeys(_places_in_sections(spec, str(key)))]
+    if 0 < len(places) <= MAX_PLACES:
+        advice = either(places)
     return unknown_name("key", key, known, hint=here if here in known else advice)
 
 
-def _places_below(spec: type[Spec], key: str) -> Iterator[str]:
+def _places_in_sections(spec: type[Spec], key: str) -> Iterator[str]:
     """Yield where the sections of a Spec have a key: ``workload.precision``; lists are left out."""
     for name, field in spec.model_fields.items():
         kind, members = field.annotation, list[Any]()
@@ -125,10 +123,9 @@ def _places_below(spec: type[Spec], key: str) -> Iterator[str]:
         if any(key in member.model_fields for member in members):
             yield f"{name}.{key}"
         for section in [kind, *(get_args(kind) if get_origin(kind) is not list else ())]:
-            if isinstance(section, type) and issubclass(section, Spec) and not members:
-                if key in section.model_fields:
-                    yield f"{name}.{key}"
-                yield from (f"{name}.{inner}" for inner in _places_below(section, key))
+            is_section = isinstance(section, type) and issubclass(section, Spec) and not members
+            if is_section and key in section.model_fields:
+                yield f"{name}.{key}"
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:
