@@ -454,7 +454,7 @@ def ranks_of(said: str) -> list[int]:
     ScenarioError
         If it is no list of numbers and ranges.
     """
-    from simdp.studies.variants import MAX_WORLD_SIZE
+    from simdp.cluster import MAX_WORLD_SIZE
 
     ranks = set[int]()
     for part in said.split(","):

@@ -45,7 +45,10 @@ from simdp.errors import ScenarioError
 from simdp.results.metrics import Rates
 from simdp.spec import Int, PositiveBytes, Price, Spec, problem
 
-__all__ = ["Cluster", "Device", "InterNode", "Link", "Overheads"]
+__all__ = ["MAX_WORLD_SIZE", "Cluster", "Device", "InterNode", "Link", "Overheads"]
+
+
+MAX_WORLD_SIZE = 2**20
 
 
 class Cluster(Spec):
@@ -110,8 +113,8 @@ class Cluster(Spec):
     )
 
     machine: AnyMachine | None = None
-    world_size: Int = Field(ge=1, le=2**20)
-    devices_per_node: Int | None = Field(None, ge=1, le=2**20)
+    world_size: Int = Field(ge=1, le=MAX_WORLD_SIZE)
+    devices_per_node: Int | None = Field(None, ge=1, le=MAX_WORLD_SIZE)
     ranks_per_device: Int = Field(1, ge=1, le=2**10)
     device: AnyDevice | list[AnyDevice]
     allocator: AnyAllocator = Exact()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.cluster import Cluster
+from simdp.cluster import MAX_WORLD_SIZE, Cluster
 from simdp.cluster.hardware import (
     Machine,
     describe_machine,
@@ -152,6 +152,8 @@ class TrainingNodes(NamedTuple):
 
     def check_size(self, gpus: int) -> int:
         """Return a number of ranks if it is part of a node or whole nodes; else a ScenarioError."""
+        if gpus > MAX_WORLD_SIZE:
+            raise ScenarioError(f"--gpus {gpus}: is out of range; it must be <= {MAX_WORLD_SIZE}.")
         per_node, networked = self.per_node, self.is_networked
         if 1 <= gpus <= per_node or (gpus > 0 and gpus % per_node == 0 and networked):
             return gpus

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from simdp.cluster import Cluster
+from simdp.cluster import MAX_WORLD_SIZE, Cluster
 from simdp.cluster.stragglers import DegradedLink, Straggler
 from simdp.collectives.costs import Cost
 from simdp.collectives.costs.nccl import NcclCost
@@ -329,8 +329,6 @@ def _moved_up(one: dict[str, Any], node: int, per_node: int) -> dict[str, Any]:
 
 
 # Ranges -------------------------------------------------------------------------------------------
-
-MAX_WORLD_SIZE = 2**20  # largest world size
 
 
 def parse_sizes(text: str) -> list[int]:
