@@ -5,6 +5,13 @@ import warnings
 
 import pytest
 import real_processes
+from real_torch import torch_installed
+
+if torch_installed():
+    import torch
+
+    # At its first pass autograd counts devices, and refuses forks, as of audits, if there are any.
+    torch.ones(1, requires_grad=True).backward()
 
 
 @pytest.fixture

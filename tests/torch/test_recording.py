@@ -1,5 +1,8 @@
 """Workloads of torch modules against simdp's own presets of the same networks."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -102,6 +105,21 @@ def test_what_grows_with_the_samples_is_told_from_what_does_not():
     assert call.forward[0] == (2 * 10 * 20, 30, 0, 10 * 20 + 20, 0)
     assert (call.name, call.policy, call.learned) == ("addmm", "product", (1, 0))
     assert call.keeps.inputs == (0,)
+
+
+FORKED = """
+import os, torch
+from torch import nn
+from simdp.torch import workload
+workload(nn.Linear(10, 20), torch.empty(6, 10))
+if os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+torch.ones(1, requires_grad=True).backward()
+"""
+
+
+def test_a_process_that_recorded_may_be_forked():
+    assert subprocess.run([sys.executable, "-c", FORKED], check=False).returncode == 0
 
 
 def test_a_batch_may_be_one_sample():

@@ -104,6 +104,9 @@ def _taped(
     module: torch.nn.Module, sample: Any, target: Any, loss: Loss | None, batch: int, wanted: int
 ) -> Taped:
     """Run forward and backward without memory, at a batch size."""
+    # At its first pass autograd counts devices, and refuses forks if there are any: those of an
+    # audit in this process. Here is none yet.
+    torch.ones(1, requires_grad=True).backward()
     with faked():
         leaves = {name: fake_leaf(p, p.requires_grad) for name, p in module.named_parameters()}
         buffers = {name: fake_leaf(b, False) for name, b in module.named_buffers()}
