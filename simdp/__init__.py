@@ -7,8 +7,6 @@
 The names are imported when they are first used, so that the command line starts fast.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module
@@ -81,7 +79,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":  # quoted: __future__ is a module too
     if name not in _HOMES:
         raise AttributeError(f"module 'simdp' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -582,7 +582,8 @@ def decoys(here):
 
     Those that Python itself imports before a module of ``-m`` are left out.
     """
-    command = [sys.executable, "-c", "import runpy, sys; print(*sys.modules)"]
+    # -S: an editable install imports some more, which a plain one does not.
+    command = [sys.executable, "-S", "-c", "import runpy, sys; print(*sys.modules)"]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/")
     loaded = {*done.stdout.split(), "__main__", "sitecustomize"}
     for name in (LIBRARIES | sys.stdlib_module_names) - loaded:
