@@ -499,7 +499,7 @@ def launched(scenario: Scenario) -> LaunchedKernels:
         "runs_ahead": workload.host.async_launch,
         "is_graph": workload.cuda_graphs,
     }
-    if scenario.strategy.execution == "parameter_server":
+    if scenario.strategy.has_server:
         return LaunchedKernels(kernels=_of_calls(scenario, roofline, None), **common)
     run = Run(scenario, Slowdown(cluster, scenario.seed), Planner(cluster, seed=scenario.seed))
     plans = (run.program.setup, *run.program.plans)

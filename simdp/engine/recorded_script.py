@@ -366,7 +366,7 @@ class Stopwatch:
         self._foresees = bool(foreseen)
         self.repeats = (
             scenario.collectives.all_timed
-            and scenario.strategy.execution != "parameter_server"
+            and not scenario.strategy.has_server
             and "collectives" not in foreseen
             and self._heard.is_timed
             and not scenario.strategy.num_late
@@ -382,7 +382,7 @@ class Stopwatch:
             self.repeats
             and not foreseen
             and self._heard.knows_origins
-            and scenario.strategy.execution == "synchronous"
+            and scenario.strategy.has_synchronous_ranks
             and scenario.workload.rebalance is None
         )
 

@@ -401,7 +401,7 @@ class Replicas:
 def state_dicts(replicas: Replicas) -> list[dict[str, Array]]:
     """Every rank's parameters and buffers, by torch name."""
     buffers, weights = replicas.buffers, whole_weights(replicas)
-    if replicas.scenario.strategy.execution == "single_process":  # copies are temporary
+    if replicas.scenario.strategy.in_one_process:  # copies are temporary
         return [{**weights[0], **buffers[0]}] * replicas.world_size
     return [{**w, **b} for w, b in zip(weights, buffers, strict=True)]
 

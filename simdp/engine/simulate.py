@@ -322,10 +322,10 @@ def _timed(
 
 def _quick_clock(scenario: Scenario) -> tuple[Clock, Planner] | None:
     """The vectorised clock of a timing-only run; None if it is not exact."""
-    together = scenario.strategy.execution != "parameter_server" and not scenario.neighbours
+    together = not scenario.strategy.has_server and not scenario.neighbours
     if scenario.numerics or not together or scenario.program.facts.foreseen:
         return None
-    if scenario.strategy.execution == "single_process" or scenario.cluster.world_size > FINE_RANKS:
+    if scenario.strategy.in_one_process or scenario.cluster.world_size > FINE_RANKS:
         return None
     planner = Planner(scenario.cluster, seed=scenario.seed)
     slowdown = Slowdown(scenario.cluster, scenario.seed)
@@ -371,7 +371,7 @@ def play(
         Receives the script of synchronous ranks, and must yield it. Then memory is not followed.
     """
     scenario = rebalanced(scenario)
-    if scenario.strategy.execution == "parameter_server":
+    if scenario.strategy.has_server:
         from simdp.engine.server.run import play_with_server  # few runs need it
 
         return play_with_server(scenario, trace, fabric, progress, times, segment)
@@ -389,7 +389,7 @@ def play(
     run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
     if listen is not None:
         run.memory.observed_steps = SETUP
-        run.is_quick = clock.fabric == "vector" and scenario.strategy.execution != "single_process"
+        run.is_quick = clock.fabric == "vector" and not scenario.strategy.in_one_process
         run.launcher.shows_transfers = not run.is_quick
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
@@ -438,7 +438,7 @@ def memory_needed(scenario: Scenario) -> MemoryLedger:
 
     The scenario has neither a sweep nor numerics.
     """
-    if scenario.strategy.execution == "parameter_server":  # memory depends on the clock
+    if scenario.strategy.has_server:  # memory depends on the clock
         steps = {"steps": OBSERVED_STEPS, "epochs": None}
         short = {"workload": scenario.workload.model_copy(update=steps)}
         return play(scenario.model_copy(update=short), TraceBuilder(keep=False)).run.memory.ledger
@@ -449,7 +449,7 @@ def memory_needed(scenario: Scenario) -> MemoryLedger:
 
 def _reserved(scenario: Scenario) -> int | None:
     """Peak of what the fullest rank's caching allocator reserves; None without one."""
-    if not scenario.cluster.allocator.caches or scenario.strategy.execution == "parameter_server":
+    if not scenario.cluster.allocator.caches or scenario.strategy.has_server:
         return None
     from simdp.engine.reserved import reserved_memory
 
@@ -522,7 +522,7 @@ def _result(
     alike = identical(replicas, segment.participants) if replicas else None
     times = metrics.times(trace, n, len(charged), [record.samples for record in charged], ends)
     steps = None
-    if scenario.strategy.execution != "parameter_server":  # else a step is one rank's update
+    if not scenario.strategy.has_server:  # else a step is one rank's update
         steps = range(metrics.num_warm_up(len(charged)), len(charged))
     found = {
         **times,
@@ -533,7 +533,7 @@ def _result(
         "reserved_memory_bytes": _reserved(scenario),
         "fits_memory": fits(cluster, peaks.tolist()) and fits_host(scenario),
         **metrics.numbers(records),
-        "replicas_identical": None if scenario.strategy.execution == "single_process" else alike,
+        "replicas_identical": None if scenario.strategy.in_one_process else alike,
     }
     return Result(
         scenario=scenario.resolved(),

@@ -83,7 +83,7 @@ def follow(scenario: Scenario, num_steps: int, look: Look) -> None:
         Called with each step.
     """
     with np.errstate(all="ignore"):  # a run that diverges has no finite loss
-        if scenario.strategy.execution == "parameter_server":
+        if scenario.strategy.has_server:
             _follow_server(scenario, num_steps, look)
         else:
             for numbers in steps_of(scenario, islice(batches_of(scenario), num_steps)):
@@ -125,7 +125,7 @@ def steps_of(
         _nudge(replicas, nudge)
     for _ in run.setup():
         pass
-    is_one = cluster.world_size == 1 or scenario.strategy.execution == "single_process"
+    is_one = cluster.world_size == 1 or scenario.strategy.in_one_process
     for step, of_step in enumerate(batches):
         for _ in run.step(step, of_step):
             pass

@@ -86,7 +86,7 @@ def noise_problems(
         why = "numerics is false, so that there are no gradients; set it to true"
     elif n < 2:
         why = "one rank has no other gradient to compare; set cluster.world_size to 2 or more"
-    elif strategy.execution != "synchronous" or strategy.averages_parameters:
+    elif not strategy.has_synchronous_ranks or strategy.averages_parameters:
         why = f"ranks of {strategy.kind} have no gradients of the same weights; use ddp"
     elif workload.loss.adds:
         why = f"{workload.loss.kind} adds losses up; use one that averages"
@@ -143,7 +143,7 @@ def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
             f"recovery.kind: elastic needs equal nodes, but cluster.{listed[0]} lists one by one; "
             "give one for all, or use restart or spares."
         )
-    if strategy.execution != "synchronous":
+    if not strategy.has_synchronous_ranks:
         found.append(
             f"recovery.kind: elastic changes the number of ranks, which {strategy.kind} cannot; "
             "use ddp or fsdp, or restart."
@@ -176,7 +176,7 @@ def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
             f"recovery.min_replicas: {recovery.min_replicas} is more than the {groups} groups that "
             "there are; use that or fewer."
         ]
-    if strategy.execution != "synchronous":
+    if not strategy.has_synchronous_ranks:
         return [
             f"recovery.kind: replica_groups leaves out ranks that failed, which {strategy.kind} "
             "cannot; use ddp or hsdp, or restart."
@@ -276,10 +276,10 @@ def joint_problems(
         found += [f"strategy.{wrong}"] if wrong else []
     if strategy.num_late and sure(("strategy",), ("cluster", "stragglers")):
         found += _backup_problems(cluster)
-    if strategy.execution == "single_process" and sure(("strategy",), ("cluster",)):
+    if strategy.in_one_process and sure(("strategy",), ("cluster",)):
         found += _single_process_problems(cluster, strategy)
     # One process may have fewer samples than devices: some of these are then idle.
-    least = 1 if strategy.execution == "single_process" else n
+    least = 1 if strategy.in_one_process else n
     if batch is not None and batch < least and sure(("cluster", "world_size")):
         found.append(
             f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
@@ -478,7 +478,7 @@ def shared_network_problems(collectives: Collectives, strategy: Strategy) -> lis
             f"collectives.cost: {cost.kind} knows no other jobs on the network; use links, or "
             "leave out neighbours."
         )
-    if strategy.execution == "parameter_server":
+    if strategy.has_server:
         found.append(
             f"strategy.kind: {strategy.kind} knows no other jobs on the network; use ddp, or leave "
             "out neighbours."
@@ -557,7 +557,7 @@ def _problem_with_packs(workload: Workload, strategy: Strategy, numerics: bool) 
         return None
     if numerics:
         return "packing: packs have times but no numbers; write numerics: false, or leave this out."
-    if strategy.execution == "single_process":
+    if strategy.in_one_process:
         return (
             f"packing: {strategy.kind} cuts a batch into samples, but packs lie in one row; use "
             "ddp, or leave this out."
@@ -570,7 +570,7 @@ def _problem_with_schedule(
 ) -> str | None:
     schedule = workload.lr_schedule
     other = sorted(schedule.counted() - {"step"})
-    if other and strategy.execution == "parameter_server":
+    if other and strategy.has_server:
         return (
             f"{schedule.kind} follows the {other[0]}, but the updates of a {strategy.kind} belong "
             "to no common epoch; use one that counts steps."

@@ -293,7 +293,7 @@ def unsuited(
     if sure(doubts, ("cluster", "stragglers"), ("cluster", "world_size")):
         lines += straggler_problems(cluster, largest)
         if sure(doubts, ("collectives",), ("strategy",)):
-            cost, has_server = scenario.collectives.cost, strategy.execution == "parameter_server"
+            cost, has_server = scenario.collectives.cost, strategy.has_server
             lines += degraded_problems(cluster, cost, has_server, bool(scenario.neighbours))
     if sure(doubts, ("cluster", "failures"), ("cluster", "world_size")):
         lines += failure_problems(cluster, largest)
@@ -379,7 +379,7 @@ def _file_problems(
 
 def _refuse_other_updates(strategy: Strategy, workload: Workload, program: Program) -> None:
     """Raise if a training step of synchronous ranks has none or several updates."""
-    if workload.mode == "inference" or strategy.execution == "parameter_server":
+    if workload.mode == "inference" or strategy.has_server:
         return
     for plan in program.plans:
         number = sum(isinstance(op, Update) for op in flat(plan))

@@ -348,7 +348,7 @@ def not_by_nccl(
     """
     if among_jobs:
         return "other jobs share the network"
-    if strategy is not None and strategy.execution == "parameter_server":
+    if strategy is not None and strategy.has_server:
         return f"a {strategy.kind} sends without collectives"
     if cluster.ranks_per_device > 1:
         return "ranks share a device, which NCCL refuses"
@@ -407,7 +407,7 @@ def _repeats_itself(parts: ScenarioParts) -> bool:
     if any(straggler.comes_and_goes() for straggler in cluster.stragglers):
         return False
     is_alike = not strategy.averages_parameters and not strategy.first_alike
-    return strategy.execution != "parameter_server" and is_alike
+    return not strategy.has_server and is_alike
 
 
 def _few_steps(parts: ScenarioParts, base: Path) -> dict[str, int]:

@@ -55,8 +55,6 @@ from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
 from simdp.workload.compute import Host
 
-Execution = Literal["synchronous", "parameter_server", "single_process"]
-
 PRECISION = ("param_dtype", "reduce_dtype", "output_dtype", "output_dtype_at", "mixed_precision")
 """Options that set a precision."""
 
@@ -103,9 +101,11 @@ class Strategy(Spec):
 
     kind: str
 
-    execution: ClassVar[Execution] = "synchronous"
-    """How ranks run: as synchronous processes; as workers of a parameter server; or as devices of
-    one process, with the model on device 0."""
+    has_server: ClassVar[bool] = False
+    """Whether ranks are workers of a parameter server."""
+
+    in_one_process: ClassVar[bool] = False
+    """Whether ranks are devices of one process, with the model on device 0."""
 
     averages_parameters: ClassVar[bool] = False
     """Whether ranks train separate weights for a period and then average them."""
@@ -136,6 +136,11 @@ class Strategy(Spec):
 
     launch_names: ClassVar[Mapping[str, str]] = {}
     """The wrapper's annotations around launches of collectives in traces, by collective."""
+
+    @property
+    def has_synchronous_ranks(self) -> bool:
+        """Whether every rank is a process of its own, in step with the others."""
+        return not (self.has_server or self.in_one_process)
 
     @property
     def dtypes(self) -> LayerDtypes:

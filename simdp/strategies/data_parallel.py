@@ -30,7 +30,6 @@ from simdp.steps.partition import MiB
 from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
 from simdp.strategies.base import (
     Departure,
-    Execution,
     Strategy,
     fill_up,
     infer_in_processes,
@@ -67,7 +66,7 @@ class DataParallel(Strategy):
         Device of the gathered outputs and of the targets.
     """
 
-    execution: ClassVar[Execution] = "single_process"
+    in_one_process: ClassVar[bool] = True
     wrapper: ClassVar[str] = "DataParallel"
 
     kind: Literal["data_parallel"] = "data_parallel"

@@ -175,16 +175,15 @@ def host_memory_needed(
     whole = world_size * float(workload.graph.num_parameters * itemsize)
     drawing = whole + cores * largest * 8.0
     compared = 2.0 * largest * itemsize * (world_size > 1)  # whether replicas are identical
-    has_server = strategy.execution == "parameter_server"  # its workers take turns
-    passing = max(_host_passing(workload, world_size, cores, has_server), compared)
-    if strategy.execution == "single_process" and workload.mode == "training":
+    passing = max(_host_passing(workload, world_size, cores, strategy.has_server), compared)
+    if strategy.in_one_process and workload.mode == "training":
         from simdp.strategies.data_parallel import BUFFER_NBYTES
 
         # Every forward broadcasts the weights, piece by piece, to those that have samples.
         active = max(1, sum(size > 0 for size in largest_microbatches(workload, world_size)))
         passing += active * min(whole / world_size, BUFFER_NBYTES)
     lasting = world_size * _host_lasting(workload, strategy, program)
-    if has_server:  # it has all that a worker has, and the mean of gradients for theirs
+    if strategy.has_server:  # it has all that a worker has, and the mean of gradients for theirs
         lasting *= 1 + 1 / world_size
     lasting += _host_outputs(workload, world_size, num_samples)
     if program.partition is None:
@@ -220,8 +219,7 @@ def _host_lasting(workload: Workload, strategy: Strategy, program: Program) -> f
     learns = workload.mode == "training"
     copies = 1 + learns + workload.precision.has_master
     # A server's messages are not flattened here; one process has flat buffers piece by piece.
-    in_processes = strategy.execution == "synchronous"
-    if in_processes or (strategy.execution == "single_process" and not learns):
+    if strategy.has_synchronous_ranks or (strategy.in_one_process and not learns):
         copies += program.facts.world_size > 1 or bool(program.calls)
     copies += program.keeps_errors
     state = _num_state(workload) + _num_outer(workload, program.outer_optimizer)

@@ -11,7 +11,6 @@ from simdp.steps.facts import Facts, Ops, StepContext
 from simdp.strategies.base import (
     AVERAGED,
     Departure,
-    Execution,
     ServerOptions,
     Strategy,
     of_weights,
@@ -55,7 +54,7 @@ class ParameterServer(Strategy):
     server", NIPS 2013.
     """
 
-    execution: ClassVar[Execution] = "parameter_server"
+    has_server: ClassVar[bool] = True
 
     kind: Literal["parameter_server"] = "parameter_server"
     updates: Literal["synchronous", "asynchronous"] = "synchronous"

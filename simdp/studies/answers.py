@@ -53,7 +53,7 @@ def complete(scenario: Scenario, result: Result) -> None:
         stragglers, and ``interval_s`` if the uncertainty of its constants is known; seconds of a
         steady step.
     """
-    if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.execution == "parameter_server":
+    if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.has_server:
         return
     metrics = result.metrics
     if scenario.cluster.stragglers:
@@ -161,7 +161,7 @@ def interval_of(
     no uncertainty is known, or the run is too long to repeat.
     """
     is_heard = heard is not None and bool(heard.ops) and metrics is not None
-    if scenario.strategy.execution == "parameter_server":
+    if scenario.strategy.has_server:
         return None
     if scenario.cluster.world_size > MAX_RANKS and not is_heard:
         return None

@@ -323,7 +323,7 @@ class _Stacks:
 
 def _is_uniform(strategy: Strategy) -> bool:
     """Whether all ranks do the same in every step."""
-    return strategy.execution == "synchronous" and not strategy.averages_parameters
+    return strategy.has_synchronous_ranks and not strategy.averages_parameters
 
 
 class _Trial:

@@ -319,7 +319,7 @@ def _host_class(scenario: Scenario) -> list[Known]:
     given = scenario.workload.host
     faster = FASTEST_HOST if given.name is None else NAMED_HOST
     ends = dict[str, list[Any]]()
-    replicates = scenario.strategy.execution == "single_process"
+    replicates = scenario.strategy.in_one_process
     for key in ("operator", "replicate") if replicates else ("operator",):
         value, own = getattr(host, key), getattr(given, key)
         if value and (own is None or given.name is not None):

@@ -406,7 +406,7 @@ def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
     kind = raw["strategy"]["kind"] if isinstance(raw["strategy"], dict) else raw["strategy"]
     size = raw["cluster"]["world_size"]
     batch = {"microbatch": microbatch}
-    if strategy_class(kind).execution == "single_process":  # one batch for all devices
+    if strategy_class(kind).in_one_process:  # one batch for all devices
         batch = {"global_batch": microbatch * size}
     refused: ScenarioError | None = None
     for data in DATASETS:

@@ -109,8 +109,7 @@ def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
         result = study.points[number]
         scenario = next(one for chosen, one in points if chosen == result.set)
         small = scenario.cluster.world_size <= MAX_RANKS
-        has_server = scenario.strategy.execution == "parameter_server"
-        if scenario.cluster.stragglers and small and not has_server:
+        if scenario.cluster.stragglers and small and not scenario.strategy.has_server:
             even = step_time_with(scenario, [])
             result.lost = lost_to(scenario, result.metrics, even)
 

@@ -540,7 +540,7 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
         or a parameter server.
     """
     workload, strategy, n = scenario.workload, scenario.strategy, scenario.cluster.world_size
-    is_plain = strategy.execution == "synchronous"
+    is_plain = strategy.has_synchronous_ranks
     if workload.compute.source != "roofline" or workload.model.timed or not is_plain or not compute:
         return []
     spent = _spent(scenario)

@@ -289,7 +289,7 @@ class Costs:
         self._launcher, self._times, self._roofline = launcher, times, roofline
         self._samples, self._footprint, self._shapes = samples, footprint, shapes
         self._one_host = scenario.strategy.host_of(workload, cluster.world_size)
-        self._one_process, self._program = scenario.strategy.execution == "single_process", program
+        self._one_process, self._program = scenario.strategy.in_one_process, program
         n = self._world_size = cluster.world_size
         self._num_calls, self._overheads = len(program.facts.graph.calls), cluster.overheads
         self._has_loss_of_pieces, self._eager = False, workload.compute.runs_eagerly

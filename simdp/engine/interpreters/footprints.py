@@ -304,7 +304,7 @@ def fits_host(scenario: Scenario) -> bool:
 
 def footprint_of(scenario: Scenario, facts: Facts, partition: Partition | None) -> Footprint:
     """The footprint of a scenario's ranks."""
-    if scenario.strategy.execution == "single_process":
+    if scenario.strategy.in_one_process:
         return OnRoot(scenario, facts)
     if partition is None:
         return Footprint(scenario, facts)

@@ -293,7 +293,7 @@ class MemoryInterpreter:
         self.ledger = MemoryLedger(self._world_size)
         self.footprint = footprint_of(scenario, program.facts, program.partition)
         self._units = UnitMemory(program.facts, program.partition, self.footprint)
-        self._one_process = scenario.strategy.execution == "single_process"
+        self._one_process = scenario.strategy.in_one_process
         self._is_root = np.arange(self._world_size) == 0
         self.observed_steps = OBSERVED_STEPS
         self._step = SETUP

@@ -136,7 +136,7 @@ class Numbers(RecordsInterpreter):
     @property
     def _is_scattered(self) -> bool:
         """Whether a loss may cover all ranks' outputs together, or there is none."""
-        return self._scenario.strategy.execution == "single_process" or self._infers
+        return self._scenario.strategy.in_one_process or self._infers
 
     @cached_property
     def _scattered(self) -> Scattered:

@@ -142,7 +142,7 @@ class RecordsInterpreter(ABC):
         faults = [fault for fault in inject if fault.happens(self._step + 1, self._world_size)]
         if (who := self._batches.participants) is not None:
             return [fault for fault in faults if who.counted[fault.rank]]
-        if self._scenario.strategy.execution != "single_process":
+        if not self._scenario.strategy.in_one_process:
             return faults
         there = self._batches.sizes[0] > 0  # a device that gets nothing has no gradients
         return [fault for fault in faults if there[fault.rank]]

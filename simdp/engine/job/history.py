@@ -470,7 +470,7 @@ def _segment(case: Scenario, history: History, attempt: Attempt, state: State | 
     if state is None:
         return Segment(attempt.stop)
     check_dealing(case, state)
-    if case.strategy.execution == "parameter_server":  # which says why
+    if case.strategy.has_server:  # which says why
         return segment_of(case, attempt.stop, state)
     who = history.participants(attempt, case.cluster.world_size)
     if who is not None:

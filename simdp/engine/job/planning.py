@@ -192,7 +192,7 @@ def on_nodes(scenario: Scenario, num_nodes: int) -> Scenario:
     """Make the timing-only scenario of a few steps on a number of nodes that sets the pace."""
     cluster, workload = scenario.cluster, scenario.workload
     strategy = scenario.strategy.after_warmup()
-    drawn = cluster.stragglers or workload.input or strategy.execution == "parameter_server"
+    drawn = cluster.stragglers or workload.input or strategy.has_server
     differ = drawn or bool(workload.lengths(scenario.seed, scenario.base))
     steps = strategy.whole_periods(SOME_STEPS if differ else FEW_STEPS)
     size = num_nodes * cluster.local_size

@@ -649,7 +649,7 @@ class _GroupedRows:
         workload: Raw = {"model": model, "optimizer": optimizer, "precision": precision}
         if shared["recompute"] != "none":
             workload["recompute"] = shared["recompute"]
-        is_whole = strategy_class(kind_of(strategy)).execution == "single_process"
+        is_whole = strategy_class(kind_of(strategy)).in_one_process
         workload |= _batch_keys(largest, is_whole, any(row.grad_accum > 1 for row in rows))
         steps = _of_one_gpu(rows, tokens) if self.compute != "roofline" and not is_whole else {}
         if steps:

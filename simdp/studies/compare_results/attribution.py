@@ -104,7 +104,7 @@ def _metrics(raw: Raw, base: Path, steps: int) -> Metrics | None:
         scenario = checked(raw, base)
     except ScenarioError:
         return None
-    if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.execution == "parameter_server":
+    if scenario.cluster.world_size > MAX_RANKS or scenario.strategy.has_server:
         return None
     short = variant(scenario, {}, steps)
     if short is None:

@@ -251,7 +251,7 @@ class Recipe:
         """Whether all ranks do the same in all steps, as the bounds assume."""
         workload, strategy = self.scenario.workload, self.scenario.strategy
         odd = workload.samples_per_rank or workload.rebalance or workload.packing
-        if odd or strategy.execution != "synchronous":
+        if odd or not strategy.has_synchronous_ranks:
             return False
         if workload.lengths(self.scenario.seed, self.scenario.base):
             return False

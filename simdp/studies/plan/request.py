@@ -550,7 +550,7 @@ class LearningSettings:
             n = scenario.cluster.world_size
             self.traits["learning rate"] = f"scaled for {n} ranks ({workload.lr_scaling})"
         norms = any(isinstance(call.layer, BatchNorm) for call in workload.graph.calls)
-        if norms and not workload.sync_batchnorm and strategy.execution != "single_process":
+        if norms and not workload.sync_batchnorm and not strategy.in_one_process:
             batch = workload.microbatch or global_batch // scenario.cluster.world_size
             self.traits["batch norm"] = f"statistics of {batch} samples"
         self.keys = workload.model_dump(mode="json")

@@ -333,7 +333,7 @@ def compare_memory(name: str, measured: MeasuredMemory, point: Scenario) -> Memo
         If memory depends on the clock.
     """
     cluster = point.cluster
-    if point.strategy.execution == "parameter_server":
+    if point.strategy.has_server:
         raise ScenarioError(
             "memory of a parameter server depends on its clock; leave this point out."
         )
