@@ -246,3 +246,18 @@ def test_the_metrics_named_in_the_guide_exist():
     for metric in ("step_time", "compute", "update", "exposed_comm", "wait", "other"):
         assert f"{metric}_s" in ORDER
         assert re.search(rf"\b{metric}\b", text)
+
+
+def sentences(text):
+    """The sentences of a page, without its code, tables, headings and pictures."""
+    text = re.sub(r"\A---.*?^---$|^```.*?^```$", "", text, flags=re.S | re.M)
+    text = re.sub(r"^(\||#|!\[).*$", "", text, flags=re.M)
+    for paragraph in re.split(r"\n\s*\n|(?:^|\n)\s*(?:[-*]|\d+\.) ", text):
+        yield from re.split(r"(?<=[.?!])[*)]* (?=[A-Z*`\[(0-9])", " ".join(paragraph.split()))
+
+
+@pytest.mark.parametrize("page", ["accuracy.md", "guides/diagnose.md", "guides/results.md"])
+def test_a_page_of_figures_says_what_holds_now_in_short_sentences(page):
+    text = (DOCS / page).read_text()
+    assert [line for line in sentences(text) if len(line.split()) > 25] == []
+    assert not re.search(r"\b(used to|no longer|earlier versions?|was added)\b", text.lower())
