@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.base import Pass
-from simdp.workload.models import Model
+from simdp.workload.models.base import Model
 from simdp.workload.precision import Full
 from simdp.workload.weights import drawn
 

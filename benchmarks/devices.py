@@ -35,7 +35,8 @@ from simdp.engine.compute.profile_times import operators_of
 from simdp.engine.compute.roofline import Roofline
 from simdp.files import read_yaml
 from simdp.probes.zoo import scenario_precision
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
+from simdp.scenario.root import Scenario
 from simdp.studies.validate.folds import items_of
 from simdp.units import parse
 from simdp.workload import Workload

@@ -21,7 +21,8 @@ from typing import Any
 
 from benchmarks.table import Row, show
 from simdp.engine.simulate import simulate
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
+from simdp.scenario.root import Scenario
 from simdp.strategies.memory import host_memory_needed
 
 LIMITS = {"traced": 0.15, "resident": 0.15}

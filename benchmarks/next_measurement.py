@@ -42,8 +42,8 @@ from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import UnitError
 from simdp.rng import stream
-from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
+from simdp.scenario.root import Scenario
 from simdp.studies.calibrate.fit import (
     CalibrationPoint,
     Candidates,

@@ -19,7 +19,7 @@ import simdp
 from benchmarks.table import show
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.workload.optimizers import base as optimizers
 
 MAIN_JOB = Path(__file__).parents[1] / "scenarios" / "8gpu_ring.yaml"

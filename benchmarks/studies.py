@@ -20,8 +20,8 @@ from pathlib import Path
 from benchmarks.table import Row, show
 from simdp.files import read_yaml
 from simdp.results.result import Study
-from simdp.scenario import Scenario
 from simdp.scenario.loading import checked
+from simdp.scenario.root import Scenario
 from simdp.studies.store import Store
 from simdp.studies.sweep import sweep
 

@@ -7,8 +7,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.phrases import problems
-from simdp.workload.layers import AnyModule, Layer
-from simdp.workload.layers.base import Pass, ShapeError
+from simdp.workload.layers import AnyModule
+from simdp.workload.layers.base import Layer, Pass, ShapeError
 
 
 def drawn(*shape, seed=0):

@@ -4,8 +4,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from simdp.workload.layers import Kernel, Layer, Parameter
-from simdp.workload.layers.base import Kept, ShapeError, constant
+from simdp.workload.layers.base import Kept, Kernel, Layer, Parameter, ShapeError, constant
 
 
 class Small(Layer):

@@ -7,7 +7,7 @@ from simdp.steps.facts import Facts, StepContext
 from simdp.steps.ops import Unless
 from simdp.steps.program import LATE, Program, flat
 from simdp.workload import Workload
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 
 LINEAR = {"kind": "linear", "in_features": 4, "out_features": 3}
 NUM_SAMPLES = 640

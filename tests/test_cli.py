@@ -19,7 +19,7 @@ from simdp.cli import run_command_line
 from simdp.cli.common import listed_values, overrides_of
 from simdp.engine.run import Run
 from simdp.errors import DeadlockError
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.studies.families import families, kinds, places
 
 pytestmark = pytest.mark.slow

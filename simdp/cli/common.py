@@ -19,7 +19,7 @@ from simdp.errors import ScenarioError, one_line
 
 if TYPE_CHECKING:
     from simdp.results.result import Columns
-    from simdp.scenario import Scenario
+    from simdp.scenario.root import Scenario
     from simdp.studies.store import Store
 
 # Common -------------------------------------------------------------------------------------------

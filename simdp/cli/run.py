@@ -40,7 +40,7 @@ from simdp.errors import ScenarioError, unknown_name
 if TYPE_CHECKING:
     from simdp.engine.clocks.clock import Fabric
     from simdp.results.result import Advice, Study
-    from simdp.scenario import Scenario
+    from simdp.scenario.root import Scenario
     from simdp.studies.store import Store
 
     Kept = AbstractContextManager[Store | None]

@@ -39,7 +39,8 @@ from simdp.cluster.hardware import (
 )
 from simdp.cluster.numbering import InterNode, Numbering, link_name
 from simdp.cluster.stragglers import AnyStraggler, LinkFactors, factors
-from simdp.cluster.topologies import AnyTopology, Topology
+from simdp.cluster.topologies import AnyTopology
+from simdp.cluster.topologies.base import Topology
 from simdp.cluster.topologies.direct import SwitchTopology
 from simdp.errors import ScenarioError
 from simdp.results.metrics import Rates

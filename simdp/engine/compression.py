@@ -22,7 +22,7 @@ from simdp.engine.payload import FlatBuffers
 from simdp.engine.threads import each_rank
 from simdp.errors import OperationError, ProgramError, ScenarioError
 from simdp.rng import GROUP, TorchGenerator, hook_seed
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import (
     AddSelected,

@@ -1,4 +1,4 @@
-"""Operations of the clock: work on the compute stream, collectives, and waiting."""
+"""Operations of the clock: work on the compute stream, collectives, waiting, input pipelines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,26 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.collectives import Plan
-from simdp.engine.samples import LookedAt, Pipeline
+from simdp.workload.compute import Input
+from simdp.workload.layers.base import Shape
+
+
+class LookedAt(NamedTuple):
+    """Shapes of micro-batches, and their attended token pairs.
+
+    ``shapes`` are the different ones per sample, ``which`` the index of each rank's; ``shares`` are
+    the fractions of the token pairs of one sample of that length that fused attention computes
+    (empty if 1).
+    """
+
+    shapes: list[tuple[Shape, ...]]
+    which: Ints
+    shares: tuple[float, ...] = ()
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """Cache key of times."""
+        return tuple(self.shapes), self.which.tobytes(), self.shares
 
 
 class RecordedPass:
@@ -191,6 +210,84 @@ class MemoryChange(NamedTuple):
     step: int
     part: str
     nbytes: float | Floats
+
+
+class Pipeline:
+    """The input pipelines of all ranks, which start at the first request.
+
+    Batch k is made by worker ``k mod w`` of w, after its batch ``k - w`` and after the training
+    process
+    has taken batch ``k - w p`` (p: prefetch), since torch's DataLoader issues its next order
+    whenever a
+    batch is taken::
+
+        made(k)   = max(made(k - w), taken(k - w p)) + per_sample * samples
+        taken(k)  = max(asked(k), made(k))
+
+    The compute stream requests a batch when it needs it. With a pinned copy it is requested when
+    the
+    previous batch is handed over, and copied during compute::
+
+        handed(k) = max(clock, taken(k) + copy)
+
+    Otherwise the compute stream copies: ``handed(k) = taken(k) + copy``.
+
+    Parameters
+    ----------
+    spec : Input
+        The workload's.
+    world_size, local_size : int
+        Ranks, and ranks of one node.
+    """
+
+    def __init__(self, spec: Input, world_size: int, local_size: int) -> None:
+        self.spec, self._sharers = spec, min(spec.shared_link, local_size)
+        # Without workers there is no prefetch.
+        self._fetches = spec.pinned and spec.sample_size > 0 and spec.workers > 0
+        self._ahead = spec.workers * spec.prefetch
+        self._begin = np.zeros(world_size)
+        self._made = np.zeros((max(spec.workers, 1), world_size))
+        self._taken = np.zeros((max(self._ahead, 1), world_size))
+        self._handed = np.zeros(world_size)
+
+    def hand_over(
+        self, number: int, samples: Floats, clock: Floats, ranks: Ints
+    ) -> tuple[Floats, Floats]:
+        """Hand a batch to some ranks; each rank's batches come in order.
+
+        ``number`` is that of the batch, from 0; ``samples`` are each rank's, maybe 0; ``clock`` is
+        the instant at which its compute stream needs it [s]. Returns the end of each compute
+        stream's wait, and of its copy [s].
+        """
+        if number == 0:
+            self._begin[ranks] = clock
+        asked = self._handed[ranks] if self._fetches and number else clock
+        taken = np.maximum(asked, self._batch_made(number, samples, asked, ranks))
+        if self._ahead:
+            self._taken[number % self._ahead, ranks] = taken
+        copy = self._copy_time(samples)
+        there, end = taken, taken + copy
+        if self._fetches or (self.spec.pinned and not self.spec.workers):
+            there = end = np.maximum(clock, end)
+        self._handed[ranks] = end
+        return there, end
+
+    def _batch_made(self, number: int, samples: Floats, asked: Floats, ranks: Ints) -> Floats:
+        workers, load = self.spec.workers, self.spec.per_sample * samples
+        if not workers:
+            return asked + load
+        free = self._begin[ranks]
+        if number >= workers:
+            free = self._made[number % workers, ranks]
+        if number >= self._ahead:
+            free = np.maximum(free, self._taken[number % self._ahead, ranks])
+        self._made[number % workers, ranks] = free + load
+        return free + load
+
+    def _copy_time(self, samples: Floats) -> Floats:
+        sizes, which = np.unique(samples, return_inverse=True)
+        each = [self.spec.copy_time(float(size), self._sharers) for size in sizes]
+        return np.array(each)[which]
 
 
 class Feed(NamedTuple):

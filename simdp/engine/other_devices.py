@@ -12,7 +12,7 @@ from simdp.engine.compute import times_of
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.interpreters.costs import Costs
 from simdp.engine.ops import CallWork, RecordedPass, UpdateWork
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 
 
 class Work(Protocol):

@@ -29,8 +29,8 @@ from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.results import metrics
 from simdp.results.memory import CollectiveTraffic, KernelSequence, LaunchedKernels, kernels_of
 from simdp.results.metrics import BUSY, REST, WAITING, Rates, energy_range, lasting, step_bill
-from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
+from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import HostCopy
 from simdp.steps.program import Program, called_by, flat

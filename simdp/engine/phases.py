@@ -16,7 +16,7 @@ from simdp.engine.interpreters.memory import MemoryInterpreter, MemoryLedger, Te
 from simdp.engine.interpreters.records import Shapes
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes

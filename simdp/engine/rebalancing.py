@@ -17,7 +17,7 @@ from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.samples import BatchSamples
 from simdp.engine.slowdown import Slowdown
 from simdp.results.result import MicrobatchPiece
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.workload.sampling import Rebalance
 
 PASSES = ("forward", "backward")

@@ -36,8 +36,8 @@ from simdp.engine.slowdown import SLOWED, Slowdown
 from simdp.errors import OperationError
 from simdp.results.metrics import steady_step_time, times
 from simdp.results.trace import SETUP, StepEnds, TraceBuilder
-from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
+from simdp.scenario.root import Scenario
 from simdp.workload import Workload
 from simdp.workload.compute import FromMeasurements
 

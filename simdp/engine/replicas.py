@@ -14,7 +14,7 @@ from simdp.engine.payload import FlatBuffers, of_rank, without_repeats
 from simdp.engine.samples import BatchSamples
 from simdp.engine.threads import each_rank
 from simdp.engine.trainer import Trainer, UpdateResult
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.workload.execution import GraphExecutor, Kept, call_dtypes
 from simdp.workload.layers.base import NO_ARRAYS, PAUSE, Exchange, Pass
 from simdp.workload.precision import cast, numpy_dtype, rounded

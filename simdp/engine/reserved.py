@@ -29,7 +29,7 @@ from simdp.engine.interpreters.footprints import Amount, Footprint
 from simdp.engine.interpreters.memory import MemoryLedger
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps.partition import RowPartition
 from simdp.strategies.memory import beside_tensors
 

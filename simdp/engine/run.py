@@ -27,7 +27,7 @@ from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State
 from simdp.job.targets import LossReached
 from simdp.results.trace import SETUP
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.facts import Facts
 from simdp.steps.program import called_by, flat

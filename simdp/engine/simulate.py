@@ -49,10 +49,10 @@ from simdp.results.memory import LaunchedKernels, summed
 from simdp.results.metrics import noise_scale
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
-from simdp.scenario import Scenario
 from simdp.scenario.loading import of as scenario_of
 from simdp.scenario.placement import deal_nodes, vertices, with_neighbours
 from simdp.scenario.remarks import remarks
+from simdp.scenario.root import Scenario
 from simdp.steps.program import Program
 from simdp.strategies.memory import fits
 

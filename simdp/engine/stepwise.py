@@ -22,7 +22,7 @@ from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.trainer import Trainer
 from simdp.results.trace import SETUP, TraceBuilder
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.workload.precision import rounded
 from simdp.workload.sampling import Participants, StepBatches
 

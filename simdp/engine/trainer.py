@@ -18,12 +18,11 @@ from simdp.engine import payload
 from simdp.engine.payload import FlatBuffers, of_rank
 from simdp.engine.threads import each_rank
 from simdp.errors import ScenarioError
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.workload.optimizers.base import Optimizer, State, TrustRatio, squares
 from simdp.workload.precision import GradScaler, rounded
 from simdp.workload.sampling import Participants
-from simdp.workload.schedules import Schedule
-from simdp.workload.schedules.base import Progress, ReduceLROnPlateau, Seen
+from simdp.workload.schedules.base import Progress, ReduceLROnPlateau, Schedule, Seen
 
 Arrays = dict[str, Array]
 

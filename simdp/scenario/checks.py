@@ -20,8 +20,8 @@ from simdp.phrases import Problem
 from simdp.scenario.placement import among_others, group_layout, layout, wiring_of, wiring_of_groups
 from simdp.scenario.root import Scenario
 from simdp.steps.program import ProcessGroups, Program
-from simdp.strategies import STRATEGIES, Strategy
-from simdp.strategies.base import infers
+from simdp.strategies import STRATEGIES
+from simdp.strategies.base import Strategy, infers
 from simdp.strategies.memory import checkpoint_nbytes, host_memory, host_memory_needed
 from simdp.units import format_quantity
 from simdp.workload import Workload

@@ -17,14 +17,14 @@ from pydantic import ValidationError
 
 from simdp.cluster import Cluster
 from simdp.cluster.hardware import DEVICES, MACHINES, is_file, is_known, read_machine
-from simdp.cluster.topologies import Topology
+from simdp.cluster.topologies.base import Topology
 from simdp.cluster.topologies.direct import SwitchTopology
 from simdp.collectives import FAMILIES, Collectives, has_cost, named
 from simdp.collectives.costs import LinksCost
 from simdp.errors import ScenarioError, close_names, unknown_name
 from simdp.files import read_scenario
 from simdp.scenario.shipped import find, names
-from simdp.strategies import Strategy
+from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.losses import LOSSES, Loss
 from simdp.workload.precision import PRECISIONS

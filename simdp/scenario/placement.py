@@ -8,18 +8,15 @@ from math import inf
 from typing import Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster import Cluster
 from simdp.cluster.numbering import NodeKind
 from simdp.cluster.stragglers import DegradedLink, LinkFactors, problem_with
-from simdp.collectives import Collectives, Cost, Layout
+from simdp.collectives import Cost, Layout
 from simdp.collectives.costs import Wiring
 from simdp.phrases import problems
-from simdp.spec import Int, Spec
-from simdp.strategies import AnyStrategy
-from simdp.workload import Workload
 
 # Placement ----------------------------------------------------------------------------------------
 
@@ -110,25 +107,6 @@ def vertices(cluster: Cluster, nodes: Ints) -> Ints:
 
 
 # Neighbours ---------------------------------------------------------------------------------------
-
-
-class Neighbour(Spec):
-    """A job that trains repeatedly until the scenario's job is done.
-
-    Its nodes are like those of the cluster, without stragglers; it computes no numbers.
-
-    Attributes
-    ----------
-    world_size : int
-        Number of ranks, in whole nodes.
-    workload, strategy, collectives
-        As in a scenario.
-    """
-
-    world_size: Int = Field(ge=1, le=2**20)
-    workload: Workload
-    strategy: AnyStrategy = Field("ddp", validate_default=True)
-    collectives: Collectives = Collectives()
 
 
 def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:

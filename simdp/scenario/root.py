@@ -28,11 +28,12 @@ from simdp.phrases import problems
 from simdp.scenario.machines import ScenarioParts, derived_defaults, may_name, without_data
 from simdp.scenario.measured import MeasuredScenario
 from simdp.scenario.overrides import Raw, grid, move_paths
-from simdp.scenario.placement import Neighbour, wiring_of
-from simdp.spec import Bool, Spec, problem
+from simdp.scenario.placement import wiring_of
+from simdp.spec import Bool, Int, Spec, problem
 from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
-from simdp.strategies import AnyStrategy, Strategy
+from simdp.strategies import AnyStrategy
+from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.sampling import START, Participants, Start
 
@@ -48,6 +49,25 @@ MADE: deque[tuple[tuple[Any, ...], Workload, Strategy, Program]] = deque(maxlen=
 
 _AS_THE_MODEL: Any = object()
 """Stands for a key that is not written, since ``numerics: null`` is an error."""
+
+
+class Neighbour(Spec):
+    """A job that trains repeatedly until the scenario's job is done.
+
+    Its nodes are like those of the cluster, without stragglers; it computes no numbers.
+
+    Attributes
+    ----------
+    world_size : int
+        Number of ranks, in whole nodes.
+    workload, strategy, collectives
+        As in a scenario.
+    """
+
+    world_size: Int = Field(ge=1, le=2**20)
+    workload: Workload
+    strategy: AnyStrategy = Field("ddp", validate_default=True)
+    collectives: Collectives = Collectives()
 
 
 class Scenario(Spec):

@@ -16,8 +16,7 @@ from simdp.cluster import Overheads
 from simdp.steps.ops import Op, Quorum
 from simdp.steps.partition import Bucket
 from simdp.workload import Workload
-from simdp.workload.layers import Buffer, Parameter
-from simdp.workload.layers.base import Synchronised
+from simdp.workload.layers.base import Buffer, Parameter, Synchronised
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import Participants, StepBatches

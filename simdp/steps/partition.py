@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.workload.layers import Buffer, Parameter
+from simdp.workload.layers.base import Buffer, Parameter
 
 Pieces = dict[str, slice]
 """Positions of pieces in flattened parameters, by name."""

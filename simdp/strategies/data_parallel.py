@@ -38,7 +38,7 @@ from simdp.strategies.base import (
 )
 from simdp.workload import Workload
 from simdp.workload.compute import Host
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 
 BUFFER_NBYTES = 10 * MiB
 """Flat buffers in which tensors are broadcast and gradients summed (torch: buffer_size of

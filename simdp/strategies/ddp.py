@@ -43,8 +43,8 @@ from simdp.strategies.base import (
 )
 from simdp.strategies.comm_hooks import AnyCommHook, CommHook, NoHook, Sending, SentBucket
 from simdp.workload import Workload
-from simdp.workload.layers import Parameter
-from simdp.workload.models import Model
+from simdp.workload.layers.base import Parameter
+from simdp.workload.models.base import Model
 from simdp.workload.precision import numpy_dtype
 
 

@@ -15,7 +15,7 @@ from simdp.steps.program import Program
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.lifetimes import lifetimes
-from simdp.workload.optimizers import Optimizer
+from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import chunk_sizes
 

@@ -54,7 +54,7 @@ from simdp.strategies.base import (
 )
 from simdp.strategies.ddp import DDP
 from simdp.workload import Workload
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 
 BUCKET_ELEMENTS = 500_000_000
 """Default elements of a bucket (DeepSpeed: reduce_bucket_size)."""

@@ -14,7 +14,7 @@ from simdp.engine.simulate import is_quick, memory_needed, step_metrics
 from simdp.reports.figures import nbytes
 from simdp.results.metrics import steady_step_time
 from simdp.results.result import Advice, Result
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.strategies.memory import fits
 from simdp.studies.variants import VariantChange, around_stragglers, shortened, with_settings
 

@@ -18,7 +18,7 @@ from simdp.engine.simulate import is_quick, play, step_metrics, trace_of_run
 from simdp.results.metrics import busy_times, slowest, steady_step_time
 from simdp.results.result import Result
 from simdp.results.trace import StepEnds, TraceBuilder
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.studies.intervals import (
     deviation,
     is_scaled,

@@ -28,7 +28,6 @@ from simdp.results.collective import (
     NcclLog,
     read_nccl_tests,
 )
-from simdp.scenario import Scenario
 from simdp.scenario.machines import (
     RESIZING,
     by_nccl,
@@ -40,6 +39,7 @@ from simdp.scenario.machines import (
 )
 from simdp.scenario.placement import split_ranks, wiring_of
 from simdp.scenario.remarks import without_nvls
+from simdp.scenario.root import Scenario
 from simdp.spec import Spec
 from simdp.studies.intervals import (
     Known,

@@ -27,11 +27,12 @@ from simdp.phrases import problems
 from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison, written
 from simdp.results.metrics import num_warm_up
 from simdp.results.result import Result
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.machines import MACHINE
 from simdp.scenario.measured import world_size
 from simdp.scenario.overrides import Raw, as_written, grid, set_key, sweep_problems
 from simdp.scenario.remarks import HARDWARE
+from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
 from simdp.spec import one_of
 from simdp.strategies import STRATEGIES, AnyStrategy, strategy_class

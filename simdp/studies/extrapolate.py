@@ -21,9 +21,10 @@ from simdp.errors import ScenarioError, UnitError, joined
 from simdp.results.metrics import BUSY, REST, WAITING, limit_of
 from simdp.results.plan import ExtrapolatedPoint, Extrapolation, RecordedStep
 from simdp.results.result import FailedPoint, Result, Study
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.machines import MACHINE, with_machine
 from simdp.scenario.overrides import Raw, as_written
+from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
 from simdp.strategies import strategy_class
 from simdp.studies.compare import kind_of

@@ -25,10 +25,10 @@ from simdp.reports.figures import host_need, nbytes
 from simdp.results.metrics import steady_step_time
 from simdp.results.plan import Fitting, FittingRow
 from simdp.results.trace import StepEnds, TraceBuilder
-from simdp.scenario import Scenario
 from simdp.scenario.checks import joint_problems
-from simdp.scenario.root import following
-from simdp.strategies import STRATEGIES, AnyStrategy, Strategy
+from simdp.scenario.root import Scenario, following
+from simdp.strategies import STRATEGIES, AnyStrategy
+from simdp.strategies.base import Strategy
 from simdp.strategies.ddp import default_buckets
 from simdp.strategies.memory import beside_tensors, fits, room_for_tensors, state_on_device
 from simdp.studies.answers import interval_of
@@ -48,7 +48,8 @@ from simdp.studies.methods import (
 )
 from simdp.studies.variants import variant, with_values
 from simdp.workload.finetuning import Lora, Quantized
-from simdp.workload.models import Model, read_model
+from simdp.workload.models import read_model
+from simdp.workload.models.base import Model
 from simdp.workload.precision import AnyPrecision
 from simdp.workload.step_costs import forward_flops
 

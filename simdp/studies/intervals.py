@@ -36,10 +36,10 @@ from simdp.engine.compute.profile_times import is_measured_on
 from simdp.errors import ScenarioError
 from simdp.phrases import problems
 from simdp.reports.captions import model_name
-from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.remarks import replaced_parts
+from simdp.scenario.root import Scenario
 from simdp.studies.variants import value_at, with_values
 from simdp.workload.compute import FromMeasurements, FromProfile
 from simdp.workload.layers.attention import BACKWARD_PRODUCTS

@@ -21,7 +21,7 @@ from simdp.errors import ScenarioError
 from simdp.results.job import BADPUT, JobRuns, JobStretch, JobStudy, Spread
 from simdp.results.metrics import bill, energy_range
 from simdp.results.result import Result
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.studies.executor import PointExecutor, executor_for
 from simdp.studies.store import ResultCache, Store, done_in_order, key_of, key_of_all
 from simdp.version import __version__

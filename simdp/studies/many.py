@@ -18,8 +18,8 @@ from simdp.engine.outcome import launched
 from simdp.engine.simulate import simulate, trace_of_run
 from simdp.results.result import Result
 from simdp.results.trace import Trace, TraceToCome, arrays_of, trace_of
-from simdp.scenario import Scenario
 from simdp.scenario.overrides import Raw
+from simdp.scenario.root import Scenario
 from simdp.studies.answers import interval_of, recorder_of
 from simdp.studies.executor import CompletedItem, Failed, PointExecutor, in_order
 from simdp.studies.store import Store, key_of_plain

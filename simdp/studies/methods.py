@@ -22,10 +22,13 @@ from simdp.cluster.hardware import (
 )
 from simdp.errors import ScenarioError, unknown_name
 from simdp.phrases import problems
-from simdp.scenario import Scenario, checked
-from simdp.strategies import AnyStrategy, Strategy, strategy_class
+from simdp.scenario import checked
+from simdp.scenario.root import Scenario
+from simdp.strategies import AnyStrategy, strategy_class
+from simdp.strategies.base import Strategy
 from simdp.workload.layers.linear import Linear, TransposedLinear
-from simdp.workload.models import AnyModel, Model, read_model
+from simdp.workload.models import AnyModel, read_model
+from simdp.workload.models.base import Model
 from simdp.workload.precision import AnyPrecision
 
 Raw = dict[str, Any]

@@ -26,8 +26,8 @@ from simdp.arrays import Array
 from simdp.family import OUTSIDE_MODULES
 from simdp.files import fingerprint, put_npz
 from simdp.files.records import RecordFile, StoredRecord
-from simdp.scenario import Scenario
 from simdp.scenario.overrides import named_files
+from simdp.scenario.root import Scenario
 from simdp.studies.executor import CompletedItem, Failed, PointExecutor
 from simdp.version import __version__
 

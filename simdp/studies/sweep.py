@@ -18,9 +18,9 @@ from simdp.results.comparison import best_of, said_of
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import FailedPoint, Result, Study
 from simdp.results.trace import TraceToCome
-from simdp.scenario import Scenario
 from simdp.scenario.loading import of as scenario_of
 from simdp.scenario.remarks import remarks
+from simdp.scenario.root import Scenario
 from simdp.studies.answers import MAX_RANKS, complete, lost_to, step_time_with
 from simdp.studies.executor import Failed, executor_for
 from simdp.studies.many import shared_first, simulate_all

@@ -20,10 +20,9 @@ from simdp.errors import ScenarioError, UnitError
 from simdp.phrases import problems
 from simdp.results.collective import MAX_NBYTES
 from simdp.results.comparison import written
-from simdp.scenario import Scenario
 from simdp.scenario.loading import unsuited
 from simdp.scenario.overrides import set_key
-from simdp.scenario.root import following
+from simdp.scenario.root import Scenario, following
 from simdp.spec import Spec
 from simdp.strategies import STRATEGIES
 from simdp.units import format_quantity, parse

@@ -24,7 +24,8 @@ from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int, form_of, problem
 from simdp.workload import weights
 from simdp.workload.compute import COMPUTE, AnyCompute, AnyHost, Host, Input
-from simdp.workload.datasets import DATASET, AnyDataset, Dataset
+from simdp.workload.datasets import DATASET, AnyDataset
+from simdp.workload.datasets.base import Dataset
 from simdp.workload.faults import AnyFault
 from simdp.workload.finetuning import Lora, Quantized
 from simdp.workload.incompatible import for_training_only, incompatible_options

@@ -10,8 +10,7 @@ from fnmatch import fnmatchcase
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int, Spec
-from simdp.workload.layers import Kernel
-from simdp.workload.layers.base import Kept, ModelGraph, Shape
+from simdp.workload.layers.base import Kept, Kernel, ModelGraph, Shape
 
 
 class Lora(Spec):

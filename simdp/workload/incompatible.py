@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from simdp.workload.compute import Compute
-from simdp.workload.optimizers import Optimizer
+from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.precision import ScalerSettings
-from simdp.workload.schedules import Schedule
+from simdp.workload.schedules.base import Schedule
 
 NEED_NUMBERS = ("weights", "group_by_length", "sync_batchnorm", "inject", "attention", "packing")
 NEED_LAYERS = ("quantized", "lora", "frozen")

@@ -17,7 +17,7 @@ from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes
 from simdp.workload.finetuning import kept_of
 from simdp.workload.layers.base import Kept, ModelGraph, ModuleBlock, Value
-from simdp.workload.models import Model
+from simdp.workload.models.base import Model
 from simdp.workload.precision import numpy_dtype
 
 # Stages -------------------------------------------------------------------------------------------

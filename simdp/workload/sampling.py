@@ -19,10 +19,9 @@ from simdp.files import read_npz
 from simdp.rng import stream
 from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload.compute import Input
-from simdp.workload.datasets import Dataset
-from simdp.workload.datasets.base import most_taken
+from simdp.workload.datasets.base import Dataset, most_taken
 from simdp.workload.losses import Loss
-from simdp.workload.models import Model
+from simdp.workload.models.base import Model
 
 # Order of the samples -----------------------------------------------------------------------------
 

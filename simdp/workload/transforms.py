@@ -18,9 +18,17 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias, TypeGuard
 
 from simdp.workload.finetuning import Lora, Quantized, ends_match
-from simdp.workload.layers import Layer, Parameter
 from simdp.workload.layers.attention import Attention, Implementation
-from simdp.workload.layers.base import Call, Kept, ModelGraph, Synchronised, Value, constant
+from simdp.workload.layers.base import (
+    Call,
+    Kept,
+    Layer,
+    ModelGraph,
+    Parameter,
+    Synchronised,
+    Value,
+    constant,
+)
 from simdp.workload.layers.batchnorm import BatchNorm, SyncBatchNorm
 from simdp.workload.layers.embedding import EmbeddingTable
 from simdp.workload.layers.linear import Linear, QuantizedLinear, TransposedLinear

@@ -12,10 +12,8 @@ from simdp.arrays import Array
 from simdp.errors import ScenarioError
 from simdp.files import read_npz, read_tensors
 from simdp.rng import TorchGenerator, stream
-from simdp.workload.layers import Buffer, Parameter
-from simdp.workload.layers.base import ModelGraph
-from simdp.workload.models import Model
-from simdp.workload.models.base import PLAIN, FileNames
+from simdp.workload.layers.base import Buffer, ModelGraph, Parameter
+from simdp.workload.models.base import PLAIN, FileNames, Model
 
 SHOWN = 3
 """Maximum number of differences in a message."""

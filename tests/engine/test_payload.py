@@ -14,7 +14,7 @@ from simdp.collectives import ALL_REDUCE, FAMILIES, Layout
 from simdp.collectives.ring import RingAllReduce
 from simdp.engine import payload
 from simdp.strategies.ddp import DDP
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

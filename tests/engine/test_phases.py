@@ -10,7 +10,8 @@ from for_each import for_each
 
 from simdp.engine.phases import EDGE, MemoryLine, lines_by_phase
 from simdp.engine.simulate import memory_needed
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
+from simdp.scenario.root import Scenario
 
 WHOLE = ["ddp", "fsdp", "hsdp"]
 RECOMPUTE = ["none", "selective", "blocks"]

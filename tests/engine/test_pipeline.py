@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simdp
-from simdp.engine.samples import Pipeline
+from simdp.engine.ops import Pipeline
 from simdp.scenario import checked
 from simdp.workload.compute import Input
 

@@ -16,7 +16,8 @@ from simdp.cluster import Cluster
 from simdp.cluster.allocators import ALLOCATORS, Allocator
 from simdp.cluster.failures import FAILURES, Failures
 from simdp.cluster.stragglers import STRAGGLERS, Straggler
-from simdp.cluster.topologies import TOPOLOGIES, Topology
+from simdp.cluster.topologies import TOPOLOGIES
+from simdp.cluster.topologies.base import Topology
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.scenario.overrides import override_all

@@ -12,7 +12,7 @@ from small_workload import facts_of, program_of
 
 from simdp.steps.partition import MiB, assign, limits, rules
 from simdp.strategies.ddp import DDP
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 from simdp.workload.models import AnyModel
 from simdp.workload.models.sequential import MLP
 

@@ -9,7 +9,7 @@ from for_each import for_each
 from simdp.steps import ops
 from simdp.steps.partition import Partition
 from simdp.steps.program import flat
-from simdp.workload.optimizers import Optimizer
+from simdp.workload.optimizers.base import Optimizer
 
 KINDS = get_args(ops.Op)
 PLAIN = (str, int, float, bool, type(None), Partition, Optimizer)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.steps.partition import by_rows
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 
 SHAPES = st.lists(
     st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4

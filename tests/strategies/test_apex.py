@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from small_workload import facts_of, program_of, workload
 
 from simdp.strategies.ddp import Apex
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 
 SIZES = {"a": 40, "b": 10, "c": 60, "d": 30, "idle": 500}
 PARAMETERS = [Parameter(name, (size,), 1.0) for name, size in SIZES.items()]

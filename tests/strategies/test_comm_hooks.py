@@ -15,7 +15,7 @@ from simdp.strategies.comm_hooks import COMM_HOOKS, NoHook
 from simdp.strategies.comm_hooks.compression import BatchedPowerSGD, PowerSGD, TopK, side_of
 from simdp.strategies.ddp import DDP
 from simdp.strategies.memory import host_memory_needed
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 
 OURS = [kind for kind in COMM_HOOKS if kind != "python"]
 """Those that need no file."""

@@ -19,7 +19,8 @@ from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.steps.ops import Average, OuterUpdate, ScaleLoss, StartOuter, Update, Wait
 from simdp.steps.passes import backward, forward
-from simdp.strategies import STRATEGIES, Strategy
+from simdp.strategies import STRATEGIES
+from simdp.strategies.base import Strategy
 from simdp.strategies.ddp import DDP
 from simdp.strategies.memory import checkpoint_nbytes
 from simdp.studies.compare import compare

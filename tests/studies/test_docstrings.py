@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.spec import Spec
 from simdp.studies.schema import about, described, meanings, own_keys
 

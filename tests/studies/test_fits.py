@@ -18,8 +18,9 @@ from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.reports.sweep_table import fitting_table
 from simdp.results.plan import Fitting, FittingRow
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.overrides import override_all
+from simdp.scenario.root import Scenario
 from simdp.strategies.memory import beside_tensors
 from simdp.studies.answers import interval_of
 from simdp.studies.first_scenario import first_scenario

@@ -9,7 +9,7 @@ from small_scenario import FAST
 
 from simdp.scenario import checked
 from simdp.workload.finetuning import backward_kernels
-from simdp.workload.layers import Kernel
+from simdp.workload.layers.base import Kernel
 from simdp.workload.layers.linear import QuantizedLinear
 from simdp.workload.transforms import stored_weights
 

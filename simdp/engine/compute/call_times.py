@@ -18,12 +18,11 @@ from simdp.arrays import Floats, Ints, product
 from simdp.cluster.hardware import TENSOR_CORES
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.samples import BatchSamples
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes, widened
 from simdp.workload.finetuning import backward_kernels, learned_elements
-from simdp.workload.layers import Kernel
-from simdp.workload.layers.base import Shape
+from simdp.workload.layers.base import Kernel, Shape
 from simdp.workload.lifetimes import recomputed
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import SampleParts

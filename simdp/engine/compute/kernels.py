@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from simdp.workload import Workload
 from simdp.workload.finetuning import kept_of, learned_elements
-from simdp.workload.layers import Kernel
 from simdp.workload.layers.attention import Attention
-from simdp.workload.layers.base import ModelGraph, Shape, Value
+from simdp.workload.layers.base import Kernel, ModelGraph, Shape, Value
 from simdp.workload.layers.batchnorm import BatchNormSettings
 from simdp.workload.layers.tensor_ops import Add
 from simdp.workload.precision import numpy_dtype

@@ -12,7 +12,7 @@ from simdp.cluster import Device
 from simdp.cluster.hardware import DEVICES
 from simdp.engine.compute.call_times import CallTimes, Columns, Shapes, alike, layer_kernels
 from simdp.engine.compute.roofline import Roofline
-from simdp.strategies import Strategy
+from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.compute import BACKWARD_OPERATORS, FromMeasurements, FromProfile, time_at
 from simdp.workload.layers.operator import TimedLayer

@@ -36,15 +36,16 @@ from simdp.engine.ops import (
     FusedWork,
     HostWork,
     Origin,
+    Pipeline,
     RecordedPass,
     UpdateWork,
 )
 from simdp.engine.ops import ClockOp as Played
-from simdp.engine.samples import BatchSamples, Pipeline
+from simdp.engine.samples import BatchSamples
 from simdp.engine.slowdown import SLOWED, Slowdown
 from simdp.errors import OperationError
 from simdp.results.trace import SETUP
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.facts import num_trainable
 from simdp.steps.ops import HostCopy, Op

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps.facts import Facts, trainable
 from simdp.steps.partition import Partition, RowPartition
 from simdp.strategies.memory import update_temporaries

@@ -22,7 +22,7 @@ from simdp.engine.interpreters.footprints import (
 from simdp.engine.interpreters.records import Shapes
 from simdp.results.memory import MEMORY_PARTS
 from simdp.results.trace import SETUP
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.facts import Facts
 from simdp.steps.ops import AllGather, Free, GatherTogether, Open, Release, Unshard

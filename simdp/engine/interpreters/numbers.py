@@ -25,7 +25,7 @@ from simdp.engine.slowdown import squares
 from simdp.engine.state import State
 from simdp.engine.trainer import Plateau
 from simdp.results.metrics import Squares
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.partition import Bucket, RowPartition
 from simdp.steps.program import Interpreter, Program

@@ -15,7 +15,7 @@ from simdp.engine.replicas import Replicas
 from simdp.engine.samples import BatchSamples
 from simdp.engine.state import State
 from simdp.results.trace import SETUP
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import Op
 from simdp.steps.program import Interpreter, Program

@@ -35,9 +35,10 @@ from simdp.errors import ScenarioError
 from simdp.job.recovery import ReplicaGroups
 from simdp.results import metrics
 from simdp.results.result import Result
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.checks import group_problems
 from simdp.scenario.overrides import override_all
+from simdp.scenario.root import Scenario
 from simdp.workload.sampling import Participants, Role, Start
 
 # History ------------------------------------------------------------------------------------------

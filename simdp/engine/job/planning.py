@@ -34,7 +34,7 @@ from simdp.job.recovery import (
     young,
 )
 from simdp.results.metrics import BUSY, WAITING
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.strategies.memory import checkpoint_nbytes
 from simdp.workload.precision import numpy_dtype
 

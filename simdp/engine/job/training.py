@@ -21,7 +21,7 @@ from simdp.job.recovery import Recovery
 from simdp.job.targets import SamplesNeeded
 from simdp.results.metrics import Rates
 from simdp.rng import stream
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 
 # JobTraining --------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment
 from simdp.errors import OperationError, ScenarioError
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, SETUP, TraceBuilder
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress

@@ -27,7 +27,7 @@ from simdp.engine.state import State
 from simdp.engine.trainer import Trainer
 from simdp.results.memory import MEMORY_PARTS
 from simdp.results.trace import SETUP, TraceBuilder
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.steps.ops import Op, Update
 from simdp.steps.program import Interpreter, Program
 from simdp.strategies.base import ServerOptions

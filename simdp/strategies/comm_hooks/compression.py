@@ -41,7 +41,7 @@ from simdp.strategies.comm_hooks import (
     rounded,
 )
 from simdp.workload import Workload
-from simdp.workload.layers import Parameter
+from simdp.workload.layers.base import Parameter
 from simdp.workload.precision import numpy_dtype
 
 WRAPPED = ("batched_power_sgd", "none", "noop", "power_sgd")

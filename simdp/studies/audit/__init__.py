@@ -15,8 +15,9 @@ from simdp.errors import ScenarioError
 from simdp.files import key_lines
 from simdp.results.audit import AuditReport
 from simdp.results.comparison import said_of
-from simdp.scenario import Scenario, load_scenario
+from simdp.scenario import load_scenario
 from simdp.scenario.overrides import Raw
+from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
 from simdp.studies.audit.experiments import PointAudit, audit_point
 from simdp.studies.audit.suspects import changed, plain

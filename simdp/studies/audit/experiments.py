@@ -17,8 +17,8 @@ from simdp.results.audit import (
     Status,
     TensorRow,
 )
-from simdp.scenario import Scenario
 from simdp.scenario.overrides import Raw
+from simdp.scenario.root import Scenario
 from simdp.studies.audit.sides import Differences, compare, epoch_samples, num_compared, unit
 from simdp.studies.audit.suspects import Suspect, changed, exact_changes, plain, suspects_of, valid
 

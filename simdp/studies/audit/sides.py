@@ -23,7 +23,7 @@ from simdp.engine.samples import BatchSamples
 from simdp.engine.stepwise import Arrays, Nudge, StepNumbers, batches_of, follow, steps_of
 from simdp.results.audit import SampleRow, TensorRow
 from simdp.rng import stream
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.strategies import AnyStrategy
 from simdp.workload.precision import numpy_dtype
 from simdp.workload.sampling import SampleParts, StepBatches

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, cast
 from simdp.errors import ScenarioError
 from simdp.results.audit import Cause, LegitimateCause
 from simdp.results.comparison import written
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.overrides import Raw, set_key
+from simdp.scenario.root import Scenario
 from simdp.strategies import strategy_class
 from simdp.strategies.base import AVERAGED
 from simdp.studies.audit.sides import Differences

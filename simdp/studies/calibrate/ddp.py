@@ -13,8 +13,8 @@ from simdp.arrays import product
 from simdp.cluster.hardware import DEVICES, LINKS, AnyDevice, AnyLink
 from simdp.files import format_yaml
 from simdp.results.calibration import FittedConstant, FittedStep, NextStep, StepCalibration
-from simdp.scenario import Scenario
 from simdp.scenario.overrides import set_key
+from simdp.scenario.root import Scenario
 from simdp.studies.calibrate.fit import Constant
 from simdp.studies.calibrate.next_measurement import variance_left, wanted_step
 from simdp.studies.calibrate.steps import OF_ONE, StepsFit, fit_steps, written

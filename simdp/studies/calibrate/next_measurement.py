@@ -18,8 +18,9 @@ from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import ScenarioError
 from simdp.groups import grouped
 from simdp.results.calibration import NextPoint, Proposal, WantedStep
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.overrides import as_written
+from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
 from simdp.studies.calibrate.fit import NOISE, CalibrationPoint, Fit, jacobian
 from simdp.studies.calibrate.steps import written

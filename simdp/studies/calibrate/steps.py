@@ -19,7 +19,7 @@ from simdp.arrays import Bools, Floats, product
 from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import ScenarioError, UnitError
 from simdp.results.metrics import Baseline
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.studies.calibrate.fit import Constant, Fit, fit, jacobian
 from simdp.studies.intervals import Known, deviation_of, machine_calibration, step_interval
 from simdp.studies.validate.jobs import load_measured, with_common_workloads

@@ -24,9 +24,9 @@ from simdp.reports.figures import nbytes, percent, seconds
 from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import Diagnosis, Finding, Remedy
 from simdp.results.result import Result
-from simdp.scenario import Scenario
 from simdp.scenario.machines import with_machine
 from simdp.scenario.placement import wiring_of
+from simdp.scenario.root import Scenario
 from simdp.strategies.memory import fits
 from simdp.studies.advice import would_help
 from simdp.studies.answers import interval_of

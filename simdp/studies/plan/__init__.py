@@ -19,8 +19,9 @@ import numpy as np
 from simdp.errors import ScenarioError, joined
 from simdp.job.targets import SamplesNeeded
 from simdp.results.plan import GOALS, Option, PlanResult
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.overrides import as_written, set_key
+from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
 from simdp.strategies import STRATEGIES
 from simdp.studies.executor import PointExecutor, executor_for

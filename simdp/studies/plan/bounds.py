@@ -60,10 +60,9 @@ from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError
 from simdp.job.targets import SamplesNeeded
 from simdp.results.metrics import JOULES, Rates
-from simdp.scenario import Scenario
 from simdp.scenario.checks import joint_problems
 from simdp.scenario.overrides import Raw
-from simdp.scenario.root import build
+from simdp.scenario.root import Scenario, build
 from simdp.steps import ops
 from simdp.steps.facts import Facts
 from simdp.steps.ops import HostCopy

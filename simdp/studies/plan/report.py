@@ -14,7 +14,7 @@ from simdp.reports.plan_table import why_not
 from simdp.results.comparison import NOISE
 from simdp.results.metrics import BUSY, REST, WAITING, bill, energy_range
 from simdp.results.plan import GOALS, Option
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.studies.plan.request import (
     LIMITED,
     PlanRequest,

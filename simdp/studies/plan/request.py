@@ -28,9 +28,10 @@ from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.results.comparison import written
 from simdp.results.metrics import Rates
 from simdp.results.plan import GOALS, Option
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.machines import MACHINE
 from simdp.scenario.overrides import Raw, grid
+from simdp.scenario.root import Scenario
 from simdp.spec import Spec, unknown_key
 from simdp.studies.variants import parse_sizes, parse_world_sizes
 from simdp.units import format_percent, parse, parse_percent

@@ -29,7 +29,7 @@ from simdp.reports.figures import host_need
 from simdp.results.metrics import BUSY, REST, WAITING, lasting, limit_of
 from simdp.results.plan import GOALS, WAYS, Option
 from simdp.results.result import Result
-from simdp.scenario import Scenario
+from simdp.scenario.root import Scenario
 from simdp.studies.answers import interval_of
 from simdp.studies.executor import CompletedItem, Failed, PointExecutor
 from simdp.studies.job import job

@@ -29,8 +29,9 @@ from simdp.files import format_yaml
 from simdp.reports import figures
 from simdp.reports.figures import nbytes
 from simdp.results.result import Result
-from simdp.scenario import Scenario, checked
+from simdp.scenario import checked
 from simdp.scenario.overrides import override_all
+from simdp.scenario.root import Scenario
 from simdp.spec import form_of
 from simdp.studies.answers import timed_only
 from simdp.studies.replay.layers import are_labelled, layers_of, text_of, units_of

@@ -20,9 +20,9 @@ from simdp.results.validation import (
     StepComparison,
     Validation,
 )
-from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredCollective
 from simdp.scenario.placement import wiring_of
+from simdp.scenario.root import Scenario
 from simdp.studies.executor import executor_for
 from simdp.studies.intervals import (
     Known,

@@ -16,9 +16,9 @@ from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.groups import grouped
 from simdp.reports.captions import model_name
-from simdp.scenario import Scenario
 from simdp.scenario.measured import MeasuredCollective, MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of
+from simdp.scenario.root import Scenario
 from simdp.studies.calibrate.fit import (
     CalibrationPoint,
     Candidates,

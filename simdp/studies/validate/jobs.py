@@ -19,10 +19,11 @@ from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.files import read_text
 from simdp.results.validation import Fits, MemoryComparison, NotCompared, StepComparison
-from simdp.scenario import Scenario, load_scenario
+from simdp.scenario import load_scenario
 from simdp.scenario.loading import load_valid_points
 from simdp.scenario.measured import MeasuredMemory, MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of
+from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
 from simdp.strategies.memory import state_on_device
 from simdp.studies.intervals import (

@@ -23,8 +23,8 @@ from simdp.results.validation import (
     NotCompared,
     StepComparison,
 )
-from simdp.scenario import Scenario
 from simdp.scenario.placement import wiring_of
+from simdp.scenario.root import Scenario
 from simdp.studies.calibrate.fit import NOISE, Constant
 from simdp.studies.calibrate.steps import REACH, MeasuredStep, Watched, fit_watched, predictor, read
 from simdp.studies.executor import executor_for

@@ -18,7 +18,7 @@ from simdp.rng import stream
 from simdp.spec import Float, Int, Spec, one_of, problem
 from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
-from simdp.workload.models import Model
+from simdp.workload.models.base import Model
 
 
 class Dataset(Spec):

@@ -19,7 +19,7 @@ from simdp.tables import SampleTable, parse_samples
 from simdp.workload.datasets.base import Dataset, reach
 from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
-from simdp.workload.models import Model
+from simdp.workload.models.base import Model
 
 
 class Npz(Dataset):

@@ -16,7 +16,7 @@ from simdp.spec import Float, Int, problem
 from simdp.workload.datasets.base import LENGTHS, AnyLengths, Lengths, Synthetic, most_taken, padded
 from simdp.workload.layers.base import Shape
 from simdp.workload.losses import Loss
-from simdp.workload.models import Model
+from simdp.workload.models.base import Model
 
 
 class Blobs(Synthetic):

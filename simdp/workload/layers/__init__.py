@@ -11,7 +11,7 @@ from typing import Annotated
 from simdp.family import Family
 from simdp.spec import one_of
 from simdp.workload.layers.activations import ACTIVATIONS
-from simdp.workload.layers.base import Buffer, Kernel, Layer, Module, Parameter
+from simdp.workload.layers.base import Module
 
 LAYERS: Family[Module] = Family(
     "layers",
@@ -71,4 +71,4 @@ LAYERS: Family[Module] = Family(
 )
 AnyModule = Annotated[Module, one_of("layer", LAYERS)]
 
-__all__ = ["LAYERS", "AnyModule", "Buffer", "Kernel", "Layer", "Module", "Parameter"]
+__all__ = ["LAYERS", "AnyModule", "Module"]

@@ -13,10 +13,10 @@ from typing import ClassVar, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Float, Int, Spec, problem
-from simdp.workload.layers import Parameter
 from simdp.workload.layers.base import (
     Initial,
     ModelGraph,
+    Parameter,
     Shape,
     constant,
 )

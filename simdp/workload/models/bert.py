@@ -8,11 +8,17 @@ from typing import ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations import activation
 from simdp.workload.layers.activations.smooth import Tanh
 from simdp.workload.layers.attention import KeyPadding
-from simdp.workload.layers.base import GraphBuilder, ModelGraph, Value, check_heads, check_token
+from simdp.workload.layers.base import (
+    GraphBuilder,
+    ModelGraph,
+    Parameter,
+    Value,
+    check_heads,
+    check_token,
+)
 from simdp.workload.layers.embedding import Embedding, PositionEmbedding, TokenTypeEmbedding
 from simdp.workload.layers.linear import Linear, Projection
 from simdp.workload.layers.normalization import LayerNorm

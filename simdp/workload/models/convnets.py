@@ -8,13 +8,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations.rectifiers import ReLU
 from simdp.workload.layers.base import (
     GraphBuilder,
     Initial,
     Layer,
     ModelGraph,
+    Parameter,
     Shape,
     Value,
     constant,

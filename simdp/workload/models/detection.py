@@ -9,12 +9,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Int, problem
-from simdp.workload.layers import Parameter
 from simdp.workload.layers.activations.rectifiers import LeakyReLU, ReLU
 from simdp.workload.layers.base import (
     GraphBuilder,
     Initial,
     ModelGraph,
+    Parameter,
     Shape,
     Value,
     constant,

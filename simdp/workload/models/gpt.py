@@ -9,8 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, Spec, problem
-from simdp.workload.layers import Parameter
-from simdp.workload.layers.base import GraphBuilder, ModelGraph, check_heads, normal
+from simdp.workload.layers.base import GraphBuilder, ModelGraph, Parameter, check_heads, normal
 from simdp.workload.layers.embedding import Embedding, PositionEmbedding
 from simdp.workload.layers.normalization import LayerNorm
 from simdp.workload.layers.rotary import RopeParameters

@@ -12,9 +12,17 @@ from pydantic.config import JsonDict
 from simdp.errors import KindError, unknown_name
 from simdp.family import WRITTEN_OUT
 from simdp.spec import Bool, Int, problem
-from simdp.workload.layers import AnyModule, Module
+from simdp.workload.layers import AnyModule
 from simdp.workload.layers.activations import ACTIVATIONS, activation
-from simdp.workload.layers.base import GraphBuilder, Layer, ModelGraph, Shape, check_names, numbered
+from simdp.workload.layers.base import (
+    GraphBuilder,
+    Layer,
+    ModelGraph,
+    Module,
+    Shape,
+    check_names,
+    numbered,
+)
 from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.linear import Linear
 from simdp.workload.models.base import Model

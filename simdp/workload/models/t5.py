@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
-from simdp.workload.layers import Parameter
 from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.base import (
     GraphBuilder,
     Initial,
     ModelGraph,
+    Parameter,
     Shape,
     Value,
     constant,

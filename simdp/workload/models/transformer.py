@@ -13,12 +13,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.layers import Parameter
 from simdp.workload.layers.attention import KeyPadding
 from simdp.workload.layers.base import (
     GraphBuilder,
     Initial,
     ModelGraph,
+    Parameter,
     Shape,
     Value,
     check_heads,

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Float, Int, problem
-from simdp.workload.layers import Parameter
 from simdp.workload.layers.base import (
     GraphBuilder,
     Initial,
     ModelGraph,
+    Parameter,
     Shape,
     Value,
     check_heads,

@@ -8,7 +8,7 @@ from simdp.cluster import Device
 from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
-from simdp.workload.layers import Kernel
+from simdp.workload.layers.base import Kernel
 
 EAGER = {"kind": "roofline", "kernels": "torch"}
 RESIDUAL = [

@@ -14,7 +14,7 @@ from simdp.engine.compute.call_times import CallTimes, call_kernels
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload
 from simdp.workload.compute import FromRoofline
-from simdp.workload.layers import Kernel
+from simdp.workload.layers.base import Kernel
 
 FAST = Device(
     peak={"float32": "10 TFLOP/s", "float16": "80 TFLOP/s"},

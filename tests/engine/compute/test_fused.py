@@ -11,7 +11,7 @@ from simdp.engine.compute.call_times import CallTimes, call_kernels
 from simdp.engine.compute.roofline import Roofline
 from simdp.scenario import checked
 from simdp.workload import Workload
-from simdp.workload.layers import Kernel
+from simdp.workload.layers.base import Kernel
 
 D = 8
 BLOCK = [

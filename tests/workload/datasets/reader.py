@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, Self
 
 from simdp.workload.layers.base import GraphBuilder, ModelGraph, Shape
-from simdp.workload.models import Model
+from simdp.workload.models.base import Model
 
 
 class Reader(Model):

@@ -7,10 +7,9 @@ import pytest
 from for_each import for_each
 from layer_checks import kept_nbytes, refusal
 
-from simdp.workload.layers import Kernel
 from simdp.workload.layers.activations import ACTIVATIONS
 from simdp.workload.layers.activations.rectifiers import LeakyReLU
-from simdp.workload.layers.base import Pass
+from simdp.workload.layers.base import Kernel, Pass
 
 every_activation = pytest.mark.parametrize("kind", ACTIVATIONS)
 

@@ -7,9 +7,9 @@ import pytest
 from for_each import for_each
 from layer_checks import drawn, forward, kept_nbytes
 
-from simdp.workload.layers import Kernel, attention
+from simdp.workload.layers import attention
 from simdp.workload.layers.attention import Attention, distances, softmax
-from simdp.workload.layers.base import Pass, ShapeError
+from simdp.workload.layers.base import Kernel, Pass, ShapeError
 
 
 def plain_attention(q, k, v, num_heads, hidden=None):

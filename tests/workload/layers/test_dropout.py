@@ -7,8 +7,7 @@ import pytest
 from for_each import for_each
 from layer_checks import drawn, kept_nbytes
 
-from simdp.workload.layers import Kernel
-from simdp.workload.layers.base import Pass
+from simdp.workload.layers.base import Kernel, Pass
 from simdp.workload.layers.tensor_ops import Dropout
 
 

@@ -5,8 +5,7 @@ import pytest
 from for_each import for_each
 from layer_checks import drawn, forward, refusal, weights_of
 
-from simdp.workload.layers import Kernel
-from simdp.workload.layers.base import Kept, ShapeError
+from simdp.workload.layers.base import Kept, Kernel, ShapeError
 from simdp.workload.layers.embedding import Embedding, PositionEmbedding
 
 

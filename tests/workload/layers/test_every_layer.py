@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 from small_layers import Scale as Factor
 
 from simdp.workload.execution import GraphExecutor, call_dtypes
-from simdp.workload.layers import LAYERS, AnyModule, Layer
+from simdp.workload.layers import LAYERS, AnyModule
 from simdp.workload.layers.attention import Attention, T5Attention
-from simdp.workload.layers.base import GraphBuilder, Pass, ShapeError
+from simdp.workload.layers.base import GraphBuilder, Layer, Pass, ShapeError
 from simdp.workload.layers.batchnorm import FrozenBatchNorm2d
 from simdp.workload.layers.conv import Conv2d, FrozenConv2d
 from simdp.workload.layers.embedding import ViTEmbeddings

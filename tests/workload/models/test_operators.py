@@ -9,7 +9,7 @@ from small_scenario import MINIMAL
 import simdp
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.workload.layers import Kernel
+from simdp.workload.layers.base import Kernel
 
 RECORDING = {
     "format": 1,
