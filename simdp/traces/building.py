@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,9 @@ from simdp.errors import ScenarioError
 from simdp.traces import calls as sent
 from simdp.traces.calls import (
     BACKENDS,
-    Table,
     calls_of,
     groups_of,
     host_of,
-    in_order,
     is_without_device,
     kernels_of,
     launches_of,
@@ -34,6 +32,8 @@ from simdp.traces.rows import (
     OP,
     RUNTIME,
     SYNC,
+    DeviceTable,
+    HostTable,
     RankTrace,
     TraceCollectives,
     TraceGroup,
@@ -57,7 +57,7 @@ class Noticed(NamedTuple):
     """Observations about a file."""
 
     gathered: Gathered  # its events
-    head: Mapping[str, Any]  # metadata of the file
+    head: Mapping[str, object]  # metadata of the file
     without_device: bool  # whether no device did anything
     cut: bool  # whether the file was already reported as incomplete
     # num_launched, num_runtime: kernels whose launch is in the trace; and calls of the device's
@@ -75,23 +75,23 @@ def remarks_of(
     groups: Mapping[str, TraceGroup],
 ) -> list[str]:
     """List missing, sampled or unusual data."""
-    found = [*_of_file(noticed), *_of_kernels(noticed, kernels)]
+    remarks = [*_of_file(noticed), *_of_kernels(noticed, kernels)]
     if not len(steps):
-        found.append(
+        remarks.append(
             "It has no ProfilerStep, since it was taken without a schedule: times are of the "
             "whole trace, not of a step."
         )
     if not len(collectives):
-        found.append("It holds no collective, and so says nothing of communication.")
+        remarks.append("It holds no collective, and so says nothing of communication.")
     elif unknown := int((collectives.num_elements < 0).sum()):
-        found.append(
+        remarks.append(
             f"The sizes of {unknown} of {len(collectives)} collectives are not in it: take the "
             "trace with record_shapes=True, or with torch 2.3 or later."
         )
     cut = sum(group.ranks is None for group in groups.values())
     if cut:
-        found.append(f"The lists of ranks of {cut} process groups are cut or missing.")
-    return found
+        remarks.append(f"The lists of ranks of {cut} process groups are cut or missing.")
+    return remarks
 
 
 def _of_file(noticed: Noticed) -> Iterator[str]:
@@ -163,18 +163,19 @@ class File(NamedTuple):
     """Content of a file, in order."""
 
     path: Path  # which
-    head: Mapping[str, Any]  # metadata next to the events
+    head: Mapping[str, object]  # metadata next to the events
     gathered: Gathered  # notes and names
     # host, device: its events
-    host: Table
-    device: Table
-    kernel_fields: dict[int, dict[str, Any]]  # fields of kernels that communicate, by their row
+    host: HostTable
+    device: DeviceTable
+    # kernel_fields: of kernels that communicate, by their row
+    kernel_fields: Mapping[int, Mapping[str, object]]
     is_cut: bool = False  # whether it ends before its events do
 
 
 def traces_of(
     path: Path,
-    head: Mapping[str, Any],
+    head: Mapping[str, object],
     gathered: Gathered,
     remarks: list[str],
     *,
@@ -200,23 +201,23 @@ def traces_of(
     ScenarioError
         If it is cut before the kernels of a step.
     """
-    device = gathered.device.arrays()
-    device["row"] = np.arange(len(device["start"]))
-    device, host = in_order(device), in_order(gathered.host.arrays())
+    device, host = gathered.device.table(), gathered.host.table().in_order()
+    order = device.order()
+    device = device.rows(order)
     kernel_fields = {
         row: gathered.kernel_fields[old]
-        for row, old in enumerate(device.pop("row").tolist())
+        for row, old in enumerate(order.tolist())
         if old in gathered.kernel_fields
     }
     file = File(path, head, gathered, host, device, kernel_fields, is_cut)
-    pids = np.unique(np.concatenate([device["pid"], host["pid"]])).tolist()
-    if not is_ours(head) or (host["kind"] == RUNTIME).any() or len(pids) == 1:
+    pids = np.unique(np.concatenate([device.pid, host.pid])).tolist()
+    if not is_ours(head) or (host.kind == RUNTIME).any() or len(pids) == 1:
         return [_trace(file, None, remarks)]
     origin = origin_of(host, device)
     return [_trace(_of_rank(file, pid), pid, remarks, origin) for pid in pids]
 
 
-def is_ours(head: Mapping[str, Any]) -> bool:
+def is_ours(head: Mapping[str, object]) -> bool:
     """Return whether simdp wrote a trace."""
     info, other = mapping(head.get("distributedInfo")), mapping(head.get("otherData"))
     return info.get("backend") == "simdp" or "scenario" in other
@@ -224,11 +225,11 @@ def is_ours(head: Mapping[str, Any]) -> bool:
 
 def _of_rank(file: File, pid: int) -> File:
     """The part of a file that is one rank's."""
-    mine = np.flatnonzero(file.device["pid"] == pid)
+    mine = np.flatnonzero(file.device.pid == pid)
     new = {old: row for row, old in enumerate(mine.tolist())}
     return file._replace(
-        host={name: column[file.host["pid"] == pid] for name, column in file.host.items()},
-        device={name: column[mine] for name, column in file.device.items()},
+        host=file.host.rows(file.host.pid == pid),
+        device=file.device.rows(mine),
         kernel_fields={new[row]: args for row, args in file.kernel_fields.items() if row in new},
     )
 
@@ -246,7 +247,7 @@ def _trace(
     fields = [*file.kernel_fields.values(), *(note.args for note in file.gathered.notes)]
     groups = groups_of(info.get("pg_config"), fields)
     without = is_without_device(device)
-    kernels, found = (_on_host if without else _on_device)(file, steps, groups, origin)
+    kernels, calls = (_on_host if without else _on_device)(file, steps, groups, origin)
     if len(steps) > 1 and kernels.step.max(initial=-1) == len(steps) - 2:
         remarks = [*remarks, f"Step {steps.number[-1]}, its last, is empty, and left out."]
         steps = TraceSteps(steps.number[:-1], steps.start[:-1], steps.end[:-1])
@@ -258,10 +259,10 @@ def _trace(
         without_device=without,
         cut=bool(remarks),
         num_launched=int((launches_of(device, host) >= 0).sum()),
-        num_runtime=int((host["kind"] == RUNTIME).sum()),
-        num_processes=len(np.unique(host["pid"][host["kind"] == OP])),
+        num_runtime=int((host.kind == RUNTIME).sum()),
+        num_processes=len(np.unique(host.pid[host.kind == OP])),
     )
-    collectives = sent.collectives_of(found, steps, origin)
+    collectives = sent.collectives_of(calls, steps, origin)
     noted = remarks_of(noticed, steps, kernels, collectives, groups)
     return RankTrace(
         path=file.path,
@@ -293,16 +294,16 @@ def _before_the_cut(file: File, steps: TraceSteps, origin: int) -> tuple[TraceSt
     """
     host, device = file.host, file.device
     if is_without_device(device):
-        if not (host["kind"] == RUNTIME).any() and not file.head.get("deviceProperties"):
+        if not (host.kind == RUNTIME).any() and not file.head.get("deviceProperties"):
             return steps, []
-        raise ScenarioError([f"{file.path}: i{CUT[1:].format(host=len(host['start']))}"])
+        raise ScenarioError([f"{file.path}: i{CUT[1:].format(host=len(host))}"])
     if not len(steps):
         return steps, []
     kept = _are_complete(file, steps, origin)
     if kept.all():
         return steps, []
     if not kept.any():
-        return steps, [CUT.format(host=len(host["start"]))]
+        return steps, [CUT.format(host=len(host))]
     lost = ", ".join(map(str, steps.number[~kept].tolist()))
     return (
         TraceSteps(steps.number[kept], steps.start[kept], steps.end[kept]),
@@ -315,16 +316,16 @@ def _are_complete(file: File, steps: TraceSteps, origin: int) -> Bools:
     host, names = file.host, file.gathered.names.listed()
     launch = launches_of(file.device, host)
     rows = launch[launch >= 0]
-    step = step_at(steps, seconds(host["start"], origin))
+    step = step_at(steps, seconds(host.start, origin))
     engine = np.array([name.startswith(sent.ENGINE) for name in names], dtype=bool)
-    works = (host["kind"] == OP) & (step >= 0)
-    found = np.ones(len(steps), dtype=bool)
-    for thread in np.unique(host["thread"][works]).tolist():
-        mine = works & (host["thread"] == thread)
-        launched = step[rows[host["thread"][rows] == thread]]
-        if len(launched) or engine[host["name"][mine]].any():
-            found[step[mine]] &= step[mine] < launched.max(initial=-1)
-    return found
+    works = (host.kind == OP) & (step >= 0)
+    complete = np.ones(len(steps), dtype=bool)
+    for thread in np.unique(host.thread[works]).tolist():
+        mine = works & (host.thread == thread)
+        launched = step[rows[host.thread[rows] == thread]]
+        if len(launched) or engine[host.name[mine]].any():
+            complete[step[mine]] &= step[mine] < launched.max(initial=-1)
+    return complete
 
 
 def _on_device(
@@ -335,11 +336,11 @@ def _on_device(
     kernels = kernels_of(file.device, file.host, names, steps, origin)
     launch = launches_of(file.device, file.host)
     finder = sent.Finder(calls_of(file.gathered.notes), groups)
-    found = sent.of_kernels(
+    calls = sent.of_kernels(
         file.device, file.host, launch, file.kernel_fields, names, kernels.step, finder, groups
     )
-    found += sent.of_backends(file.gathered.notes, {}, finder, groups)
-    return kernels, found + sent.of_calls(finder, groups)
+    calls += sent.of_backends(file.gathered.notes, {}, finder, groups)
+    return kernels, calls + sent.of_calls(finder, groups)
 
 
 def _on_host(
@@ -349,23 +350,23 @@ def _on_host(
     names, host, notes = file.gathered.names.listed(), file.host, file.gathered.notes
     calls = calls_of(notes)
     codes = [code for code, name in enumerate(names) if name.startswith(BACKENDS)]
-    rows: Ints = np.flatnonzero(np.isin(host["name"], codes))
+    rows: Ints = np.flatnonzero(np.isin(host.name, codes))
     table = standing_in(host, names, [(c.start, c.end, c.thread) for c in calls], rows.tolist())
     place = {
-        (int(table["start"][row]), int(table["end"][row]), int(table["stream"][row])): row
-        for row in np.flatnonzero(table["kind"] == COMMUNICATION).tolist()
+        (int(table.start[row]), int(table.end[row]), int(table.stream[row])): row
+        for row in np.flatnonzero(table.kind == COMMUNICATION).tolist()
     }
     finder = sent.Finder(calls, groups)
-    found = sent.of_backends(notes, place, finder, groups)
-    return standing_kernels(table, names, steps, origin), found + sent.of_calls(finder, groups)
+    collectives = sent.of_backends(notes, place, finder, groups) + sent.of_calls(finder, groups)
+    return standing_kernels(table, names, steps, origin), collectives
 
 
-def _machine(head: Mapping[str, Any]) -> str | None:
+def _machine(head: Mapping[str, object]) -> str | None:
     name = mapping(head.get("otherData")).get("machine")
     return name if isinstance(name, str) and is_ours(head) else None
 
 
-def _device_name(head: Mapping[str, Any], kernels: TraceKernels) -> str | None:
+def _device_name(head: Mapping[str, object], kernels: TraceKernels) -> str | None:
     """Name the device that the kernels ran on."""
     devices = [mapping(entry) for entry in listed(head.get("deviceProperties"))]
     used = int(kernels.device[0]) if len(kernels) else -1
@@ -373,7 +374,7 @@ def _device_name(head: Mapping[str, Any], kernels: TraceKernels) -> str | None:
     return text(mine[0].get("name")) or None if mine else None
 
 
-def _base(head: Mapping[str, Any]) -> int:
+def _base(head: Mapping[str, object]) -> int:
     """Origin of the file's times [ns]."""
     base = whole(head.get("baseTimeNanoseconds"), 0)
     try:

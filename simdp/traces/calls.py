@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,11 @@ from simdp.traces.rows import (
     OP,
     RUNTIME,
     SYNC,
+    DeviceTable,
+    EventTable,
     HostEvents,
+    HostTable,
+    StandInTable,
     TraceCollectives,
     TraceGroup,
     TraceKernels,
@@ -43,16 +47,16 @@ def parents(start: Array, end: Array) -> Ints:
     -------
     ndarray, shape `(n,)`, int64
     """
-    found = np.full(len(start), -1, dtype=np.int64)
+    up = np.full(len(start), -1, dtype=np.int64)
     open_events: list[int] = []
     ends = end.tolist()
     for i, (begin, until) in enumerate(zip(start.tolist(), ends, strict=True)):
         while open_events and (ends[open_events[-1]] <= begin or ends[open_events[-1]] < until):
             open_events.pop()
         if open_events:
-            found[i] = open_events[-1]
+            up[i] = open_events[-1]
         open_events.append(i)
-    return found
+    return up
 
 
 def innermost(start: Array, end: Array, up: Ints, at: Array) -> Ints:
@@ -69,12 +73,12 @@ def innermost(start: Array, end: Array, up: Ints, at: Array) -> Ints:
     -------
     ndarray, shape `(m,)`, int64
     """
-    found: Ints = np.searchsorted(start, at, side="right") - 1
-    out = np.flatnonzero(found >= 0)
-    while len(out := out[end[found[out]] < at[out]]):
-        found[out] = up[found[out]]
-        out = out[found[out] >= 0]
-    return found
+    holder: Ints = np.searchsorted(start, at, side="right") - 1
+    out = np.flatnonzero(holder >= 0)
+    while len(out := out[end[holder[out]] < at[out]]):
+        holder[out] = up[holder[out]]
+        out = out[holder[out] >= 0]
+    return holder
 
 
 class Threads:
@@ -105,14 +109,14 @@ class Threads:
 
     def holding(self, at: Floats | Ints, thread: Ints) -> Ints:
         """Index of the innermost event that holds each instant of a thread; -1 for none."""
-        found = np.full(len(at), -1, dtype=np.int64)
+        holder = np.full(len(at), -1, dtype=np.int64)
         for tid in np.unique(thread).tolist():
             if tid in self._of:
                 mine, up = self._of[tid]
                 there = np.flatnonzero(thread == tid)
                 inside = innermost(self._start[mine], self._end[mine], up, at[there])
-                found[there] = np.where(inside >= 0, mine[inside], -1)
-        return found
+                holder[there] = np.where(inside >= 0, mine[inside], -1)
+        return holder
 
 
 # Columns ------------------------------------------------------------------------------------------
@@ -120,20 +124,10 @@ class Threads:
 STEP = "ProfilerStep#"
 """Beginning of the annotation of a step; its number follows."""
 
-Table = dict[str, Ints]
-"""Columns of whole numbers by their names."""
 
-
-def in_order(table: Table) -> Table:
-    """Sort events by their start, longer ones first."""
-    order = np.lexsort((-table["end"], table["start"]))
-    return {name: column[order] for name, column in table.items()}
-
-
-def origin_of(*tables: Table) -> int:
+def origin_of(*tables: EventTable) -> int:
     """The earliest start [ns]; 0 without events."""
-    starts = [int(table["start"].min()) for table in tables if len(table["start"])]
-    return min(starts, default=0)
+    return min((int(table.start.min()) for table in tables if len(table)), default=0)
 
 
 def seconds(ns: Ints, origin: int) -> Floats:
@@ -147,21 +141,21 @@ def named(codes: Ints, names: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
     return tuple(names[code] for code in kept.tolist()), at.astype(np.int64)
 
 
-def steps_of(host: Table, names: Sequence[str], origin: int) -> TraceSteps:
+def steps_of(host: HostTable, names: Sequence[str], origin: int) -> TraceSteps:
     """Find the steps among host events in order; of several with one number, the first."""
     numbers = {
         code: int(name.removeprefix(STEP))
         for code, name in enumerate(names)
         if name.startswith(STEP) and name.removeprefix(STEP).isdecimal() and len(name) < 30
     }
-    found: dict[int, int] = {}
-    for row in np.flatnonzero(np.isin(host["name"], list(numbers))).tolist():
-        found.setdefault(numbers[int(host["name"][row])], row)
-    rows = np.array(sorted(found.values()), dtype=np.int64)
+    rows_by_number: dict[int, int] = {}
+    for row in np.flatnonzero(np.isin(host.name, list(numbers))).tolist():
+        rows_by_number.setdefault(numbers[int(host.name[row])], row)
+    rows = np.array(sorted(rows_by_number.values()), dtype=np.int64)
     return TraceSteps(
-        np.array([numbers[int(code)] for code in host["name"][rows]], dtype=np.int64),
-        seconds(host["start"][rows], origin),
-        seconds(host["end"][rows], origin),
+        np.array([numbers[int(code)] for code in host.name[rows]], dtype=np.int64),
+        seconds(host.start[rows], origin),
+        seconds(host.end[rows], origin),
     )
 
 
@@ -169,33 +163,33 @@ def step_at(steps: TraceSteps, at: Floats) -> Ints:
     """Index of the step that holds each instant; -1 for none, and for nan."""
     if not len(steps):
         return np.full(len(at), -1, dtype=np.int64)
-    found = np.searchsorted(steps.start, np.nan_to_num(at, nan=-1.0), side="right") - 1
-    held = (found >= 0) & (at <= steps.end[np.maximum(found, 0)])
-    return np.where(held, found, -1).astype(np.int64)
+    begun = np.searchsorted(steps.start, np.nan_to_num(at, nan=-1.0), side="right") - 1
+    held = (begun >= 0) & (at <= steps.end[np.maximum(begun, 0)])
+    return np.where(held, begun, -1).astype(np.int64)
 
 
-def host_of(host: Table, names: Sequence[str], steps: TraceSteps, origin: int) -> HostEvents:
+def host_of(host: HostTable, names: Sequence[str], steps: TraceSteps, origin: int) -> HostEvents:
     """Make the columns of host events in order."""
-    start = seconds(host["start"], origin)
-    kept, name = named(host["name"], names)
-    end = seconds(host["end"], origin)
-    step, elements = step_at(steps, start), host["elements"]
-    return HostEvents(kept, name, host["kind"], start, end, host["thread"], step, elements)
+    start = seconds(host.start, origin)
+    kept, name = named(host.name, names)
+    end = seconds(host.end, origin)
+    step, elements = step_at(steps, start), host.elements
+    return HostEvents(kept, name, host.kind, start, end, host.thread, step, elements)
 
 
-def launches_of(device: Table, host: Table) -> Ints:
+def launches_of(device: DeviceTable, host: HostTable) -> Ints:
     """Row of the host call that launched each kernel, by their correlation; -1 for none."""
-    calls = np.flatnonzero((host["kind"] == RUNTIME) & (host["correlation"] > 0))
-    calls = calls[np.argsort(host["correlation"][calls], kind="stable")]
+    calls = np.flatnonzero((host.kind == RUNTIME) & (host.correlation > 0))
+    calls = calls[np.argsort(host.correlation[calls], kind="stable")]
     if not len(calls):
-        return np.full(len(device["start"]), -1, dtype=np.int64)
-    known = host["correlation"][calls]
-    at = np.minimum(np.searchsorted(known, device["correlation"]), len(calls) - 1)
-    return np.where(known[at] == device["correlation"], calls[at], -1)
+        return np.full(len(device), -1, dtype=np.int64)
+    known = host.correlation[calls]
+    at = np.minimum(np.searchsorted(known, device.correlation), len(calls) - 1)
+    return np.where(known[at] == device.correlation, calls[at], -1)
 
 
 def kernels_of(
-    device: Table, host: Table, names: Sequence[str], steps: TraceSteps, origin: int
+    device: DeviceTable, host: HostTable, names: Sequence[str], steps: TraceSteps, origin: int
 ) -> TraceKernels:
     """Make the columns of device events in order.
 
@@ -204,51 +198,51 @@ def kernels_of(
     launch = launches_of(device, host)
     launched, launch_end = np.full((2, len(launch)), np.nan)
     known = launch >= 0
-    launched[known] = seconds(host["start"][launch[known]], origin)
-    launch_end[known] = seconds(host["end"][launch[known]], origin)
-    ops = np.flatnonzero(host["kind"] == OP)
+    launched[known] = seconds(host.start[launch[known]], origin)
+    launch_end[known] = seconds(host.end[launch[known]], origin)
+    ops = np.flatnonzero(host.kind == OP)
     op = np.full(len(launch), -1, dtype=np.int64)
-    threads = Threads(host["start"][ops], host["end"][ops], host["thread"][ops])
-    held = threads.holding(host["start"][launch[known]], host["thread"][launch[known]])
+    threads = Threads(host.start[ops], host.end[ops], host.thread[ops])
+    held = threads.holding(host.start[launch[known]], host.thread[launch[known]])
     if len(ops):
         op[known] = np.where(held >= 0, ops[held], -1)
     step = step_at(steps, launched)
     if not known.any() and len(steps):
-        at = np.minimum(np.searchsorted(steps.number, device["own_step"]), len(steps) - 1)
-        step = np.where(steps.number[at] == device["own_step"], at, -1).astype(np.int64)
-    kept, name = named(device["name"], names)
+        at = np.minimum(np.searchsorted(steps.number, device.own_step), len(steps) - 1)
+        step = np.where(steps.number[at] == device.own_step, at, -1).astype(np.int64)
+    kept, name = named(device.name, names)
     return TraceKernels(
         names=kept,
         name=name,
-        kind=device["kind"],
-        start=seconds(device["start"], origin),
-        end=seconds(device["end"], origin),
-        stream=device["stream"],
-        device=device["device"],
+        kind=device.kind,
+        start=seconds(device.start, origin),
+        end=seconds(device.end, origin),
+        stream=device.stream,
+        device=device.device,
         launched=launched,
         launch_end=launch_end,
         step=step,
         op=op,
-        nbytes=np.where(device["nbytes"] >= 0, device["nbytes"].astype(float), np.nan),
+        nbytes=np.where(device.nbytes >= 0, device.nbytes.astype(float), np.nan),
     )
 
 
-def is_without_device(device: Table) -> bool:
+def is_without_device(device: DeviceTable) -> bool:
     """Return whether no device has an event."""
-    return not (device["kind"] != SYNC).any()
+    return not (device.kind != SYNC).any()
 
 
 def standing_in(
-    host: Table,
+    host: HostTable,
     names: Sequence[str],
     calls: Sequence[tuple[int, int, int]],
     sent: Sequence[int],
-) -> Table:
+) -> StandInTable:
     """Take outermost operators for kernels, without calls of collectives and waiting for them.
 
     Parameters
     ----------
-    host : Table
+    host : HostTable
         In order.
     names : sequence of str
         Of all events.
@@ -259,22 +253,18 @@ def standing_in(
 
     Returns
     -------
-    Table
-        As of a device, with one more column: ``op``, the row of the host event.
+    StandInTable
+        In order.
     """
-    ops = np.flatnonzero(host["kind"] == OP)
-    threads = Threads(host["start"][ops], host["end"][ops], host["thread"][ops])
+    ops = np.flatnonzero(host.kind == OP)
+    threads = Threads(host.start[ops], host.end[ops], host.thread[ops])
     whole = ops[threads.is_outermost]
     inner = _inner(host, whole, [*calls, *_held_up(host, ops, names, sent)])
     pieces = [piece for row in whole.tolist() for piece in _left(host, row, inner.get(row, []))]
     kind = np.repeat([COMPUTE, COMMUNICATION], [len(pieces), len(sent)])
-    pieces += [(row, int(host["start"][row]), int(host["end"][row])) for row in sent]
+    pieces += [(row, int(host.start[row]), int(host.end[row])) for row in sent]
     row, start, end = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
-    nothing = np.full(len(row), -1, dtype=np.int64)
-    table = {"name": host["name"][row], "kind": kind, "start": start, "end": end}
-    table |= {"stream": host["thread"][row], "op": row, "pid": host["pid"][row]}
-    table |= {"device": nothing, "correlation": nothing, "nbytes": nothing, "own_step": nothing}
-    return in_order(table)
+    return StandInTable(host.name[row], kind, start, end, host.thread[row], row).in_order()
 
 
 HELD_UP = 50_000
@@ -288,7 +278,7 @@ WAITS = ("_c10d_functional::wait_tensor", "c10d::barrier", "c10d::monitored_barr
 
 
 def _held_up(
-    host: Table, ops: Ints, names: Sequence[str], sent: Sequence[int]
+    host: HostTable, ops: Ints, names: Sequence[str], sent: Sequence[int]
 ) -> Iterator[tuple[int, int, int]]:
     """Start, end and thread of where operators wait for collectives.
 
@@ -297,17 +287,17 @@ def _held_up(
     """
     if not len(sent) or not len(ops):
         return
-    rows, origin = np.array(sent), int(host["start"][ops[0]])
+    rows, origin = np.array(sent), int(host.start[ops[0]])
 
     def instants(chosen: Ints) -> Instants:
-        start, end = (host[key][chosen] - origin for key in ("start", "end"))
+        start, end = (at[chosen] - origin for at in (host.start, host.end))
         return Instants.of(start.astype(np.float64), end.astype(np.float64))
 
     under_way = instants(rows)
     nodes = [name in WAITS or name.startswith(ENGINE) or "::" not in name for name in names]
-    holds: Bools = np.array(nodes, dtype=bool)[host["name"]]
-    for thread in np.unique(host["thread"][ops]).tolist():
-        mine = ops[host["thread"][ops] == thread]
+    holds: Bools = np.array(nodes, dtype=bool)[host.name]
+    for thread in np.unique(host.thread[ops]).tolist():
+        mine = ops[host.thread[ops] == thread]
         works = instants(mine[~holds[mine]])
         waits = instants(mine[holds[mine]]).without(works).both(under_way)
         long = waits.end - waits.start >= HELD_UP
@@ -316,24 +306,24 @@ def _held_up(
 
 
 def _inner(
-    host: Table, whole: Ints, calls: Sequence[tuple[int, int, int]]
+    host: HostTable, whole: Ints, calls: Sequence[tuple[int, int, int]]
 ) -> dict[int, list[tuple[int, int]]]:
     """Calls that lie in operators, by the operator's row."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    by_row: dict[int, list[tuple[int, int]]] = {}
     threads = {call[2] for call in calls}
-    rows = {thread: whole[host["thread"][whole] == thread] for thread in threads}
-    spans = {thread: (host["start"][mine], host["end"][mine]) for thread, mine in rows.items()}
+    rows = {thread: whole[host.thread[whole] == thread] for thread in threads}
+    spans = {thread: (host.start[mine], host.end[mine]) for thread, mine in rows.items()}
     for start, end, thread in calls:
         begins, ends = spans[thread]  # both rise, since outermost operators follow each other
         first, last = np.searchsorted(ends, start, "right"), np.searchsorted(begins, end, "left")
         for row in rows[thread][first:last].tolist():
-            found.setdefault(row, []).append((start, end))
-    return found
+            by_row.setdefault(row, []).append((start, end))
+    return by_row
 
 
-def _left(host: Table, row: int, calls: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+def _left(host: HostTable, row: int, calls: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """Time of an operator outside its calls."""
-    start, end = int(host["start"][row]), int(host["end"][row])
+    start, end = int(host.start[row]), int(host.end[row])
     if not calls:
         return [(row, start, end)]
     begins, ends = np.array(calls).T
@@ -343,23 +333,23 @@ def _left(host: Table, row: int, calls: list[tuple[int, int]]) -> list[tuple[int
 
 
 def standing_kernels(
-    table: Table, names: Sequence[str], steps: TraceSteps, origin: int
+    table: StandInTable, names: Sequence[str], steps: TraceSteps, origin: int
 ) -> TraceKernels:
     """Columns of operators in place of kernels: each is launched at its start."""
-    start = seconds(table["start"], origin)
-    kept, name = named(table["name"], names)
+    start = seconds(table.start, origin)
+    kept, name = named(table.name, names)
     return TraceKernels(
         names=kept,
         name=name,
-        kind=table["kind"],
+        kind=table.kind,
         start=start,
-        end=seconds(table["end"], origin),
-        stream=table["stream"],
-        device=table["device"],
+        end=seconds(table.end, origin),
+        stream=table.stream,
+        device=np.full(len(start), -1, dtype=np.int64),
         launched=start,
         launch_end=start,
         step=step_at(steps, start),
-        op=table["op"],
+        op=table.op,
         nbytes=np.full(len(start), np.nan),
     )
 
@@ -406,19 +396,22 @@ class Fields(NamedTuple):
 
 def calls_of(notes: Iterable[Note]) -> list[HostCall]:
     """Join the notes of each call, sorted by thread and start; those of backends are left out."""
-    found: list[HostCall] = []
+    calls: list[HostCall] = []
     host = [note for note in notes if not note.name.startswith(BACKENDS)]
     for note in sorted(host, key=lambda note: (note.thread, note.start, -note.end)):
-        last = found[-1] if found else None
+        last = calls[-1] if calls else None
         if last and last.thread == note.thread and note.end <= last.end:
             last.notes.append(note)
         else:
-            found.append(HostCall(note.start, note.end, note.thread, [note]))
-    return [call for call in found if any(map(note_name, call.notes))]
+            calls.append(HostCall(note.start, note.end, note.thread, [note]))
+    return [call for call in calls if any(map(note_name, call.notes))]
 
 
 def fields_of(
-    notes: Sequence[Note], kernel_fields: dict[str, Any], kernel: str, groups: dict[str, TraceGroup]
+    notes: Sequence[Note],
+    kernel_fields: Mapping[str, object],
+    kernel: str,
+    groups: dict[str, TraceGroup],
 ) -> Fields:
     """Merge the fields from notes, from a kernel and from its name.
 
@@ -459,7 +452,7 @@ def fields_of(
     )
 
 
-def _peer(records: Sequence[dict[str, Any]], notes: Sequence[Note], name: str) -> int:
+def _peer(records: Sequence[Mapping[str, object]], notes: Sequence[Note], name: str) -> int:
     """The other rank of a message, by its fields or by an event such as ``nccl:send 0->1``."""
     if name not in PEERS:
         return -1
@@ -468,7 +461,7 @@ def _peer(records: Sequence[dict[str, Any]], notes: Sequence[Note], name: str) -
     return whole(_first(records, PEERS[name]), shown)
 
 
-def _first(records: Iterable[dict[str, Any]], key: str) -> Any:
+def _first(records: Iterable[Mapping[str, object]], key: str) -> object:
     return next((fields[key] for fields in records if key in fields), None)
 
 
@@ -484,7 +477,7 @@ def _output_size(name: str, size: int, members: int) -> int:
 
 def _by_shapes(notes: Sequence[Note], name: str) -> tuple[int, int, str]:
     """Sizes of input and output and the type, as shapes that were recorded say them."""
-    found, out, dtype = -1, -1, ""
+    size, out, dtype = -1, -1, ""
     for note in notes:
         shapes, types = note.args.get("Input Dims"), note.args.get("Input type")
         if not isinstance(shapes, list) or not isinstance(types, list):
@@ -494,11 +487,11 @@ def _by_shapes(notes: Sequence[Note], name: str) -> tuple[int, int, str]:
         if note.name.startswith("c10d::") and name in _OUTPUT_FIRST and len(sizes) > 1:
             at, out = 1, sizes[0]
         if at < len(sizes) and sizes[at] >= 0:  # deeper levels only describe inputs
-            found, dtype = sizes[at], dtype_name(types[at]) or dtype
-    return found, out, dtype
+            size, dtype = sizes[at], dtype_name(types[at]) or dtype
+    return size, out, dtype
 
 
-def num_elements(shape: Any, kind: Any) -> int:
+def num_elements(shape: object, kind: object) -> int:
     """Count the elements of a tensor, or of a list of them; -1 if it is none."""
     if not isinstance(shape, list):
         return -1
@@ -511,7 +504,7 @@ def num_elements(shape: Any, kind: Any) -> int:
     return -1
 
 
-def ranks_of(written: Any) -> tuple[int, ...] | None:
+def ranks_of(written: object) -> tuple[int, ...] | None:
     """Read the ranks of a group, a list or ``"[0, 1]"``; None if there are none, or it is cut."""
     if isinstance(written, str):
         if "..." in written or not re.fullmatch(r"\[\s*+\d*+(\s*+,\s*+\d++)*+\s*+\]", written):
@@ -524,34 +517,34 @@ def ranks_of(written: Any) -> tuple[int, ...] | None:
     return tuple(written)
 
 
-def groups_of(config: Any, records: Iterable[dict[str, Any]]) -> dict[str, TraceGroup]:
+def groups_of(config: object, records: Iterable[Mapping[str, object]]) -> dict[str, TraceGroup]:
     """Collect the process groups that the head of a trace and its collectives name."""
-    found: dict[str, TraceGroup] = {}
+    groups: dict[str, TraceGroup] = {}
     for entry in config if isinstance(config, list) else ():
         if isinstance(entry, dict) and "pg_name" in entry:
-            name, ranks = str(entry["pg_name"]), ranks_of(entry.get("ranks"))
+            name, ranks = str(entry.get("pg_name")), ranks_of(entry.get("ranks"))
             size = whole(entry.get("pg_size"), len(ranks) if ranks else -1)
             backend = backend_of(str(entry.get("backend_config", "")))
             about = str(entry.get("pg_desc", ""))
-            found[name] = TraceGroup(name, about, backend, ranks, size if size >= 0 else None)
+            groups[name] = TraceGroup(name, about, backend, ranks, size if size >= 0 else None)
     for fields in records:
         name = str(fields.get("Process Group Name", ""))
-        if not name or (name in found and found[name].ranks is not None):
+        if not name or (name in groups and groups[name].ranks is not None):
             continue
         size = whole(fields.get("Group size"))
         ranks = ranks_of(fields.get("Process Group Ranks")) or _strided(fields, size)
-        known = found.get(name, TraceGroup(name, "", "", None, None))
-        found[name] = TraceGroup(
+        known = groups.get(name, TraceGroup(name, "", "", None, None))
+        groups[name] = TraceGroup(
             name,
             known.description or str(fields.get("Process Group Description", "")),
             known.backend,
             ranks,
             known.size or (size if size >= 0 else None),
         )
-    return found
+    return groups
 
 
-def _strided(fields: dict[str, Any], size: int) -> tuple[int, ...] | None:
+def _strided(fields: Mapping[str, object], size: int) -> tuple[int, ...] | None:
     """Ranks of a group whose list is truncated, but which lie at equal distances."""
     start, stride = (whole(fields.get(f"Global rank {word}")) for word in ("start", "stride"))
     if start < 0 or stride <= 0 or not 0 < size <= 2**20:
@@ -622,18 +615,18 @@ class Finder:
         It began before the event ended, and is of the same collective, or of one that the backend
         carries out so.
         """
-        found = None
+        earliest = None
         for name in (wanted.name, *SUBSTITUTES.get(wanted.name, ())):
             for place, (number, fields) in enumerate(self._waiting[name]):
                 start = self._calls[number].start
-                if start > note.end or (found and start > self._calls[found[2]].start):
+                if start > note.end or (earliest and start > self._calls[earliest[2]].start):
                     break
                 if _is_same_size(fields, wanted):
-                    found = name, place, number
+                    earliest = name, place, number
                     break
-        if found is None:
+        if earliest is None:
             return None
-        name, place, number = found
+        name, place, number = earliest
         self.used.add(number)
         return self._calls[number], self._waiting[name].pop(place)[1]
 
@@ -649,10 +642,10 @@ def _is_same_size(call: Fields, event: Fields) -> bool:
 
 
 def of_kernels(
-    device: Table,
-    host: Table,
+    device: DeviceTable,
+    host: HostTable,
     launch: Ints,
-    kernel_fields: Mapping[int, dict[str, Any]],
+    kernel_fields: Mapping[int, Mapping[str, object]],
     names: Sequence[str],
     steps: Ints,
     finder: Finder,
@@ -662,7 +655,9 @@ def of_kernels(
 
     Parameters
     ----------
-    device, host : Table
+    device : DeviceTable
+        In order.
+    host : HostTable
         In order.
     launch : ndarray, int64
         Row of the host call that launched each kernel, or -1.
@@ -677,19 +672,17 @@ def of_kernels(
     groups : dict of str to TraceGroup
         Of the trace.
     """
-    found = []
-    for row in np.flatnonzero(device["kind"] == COMMUNICATION).tolist():
+    collectives = []
+    for row in np.flatnonzero(device.kind == COMMUNICATION).tolist():
         at = int(launch[row])
-        begun = int(host["start"][at]) if at >= 0 else None
-        call = finder.at(begun, int(host["thread"][at])) if begun is not None else None
+        begun = int(host.start[at]) if at >= 0 else None
+        call = finder.at(begun, int(host.thread[at])) if begun is not None else None
         notes = call.notes if call else []
-        fields = fields_of(
-            notes, kernel_fields.get(row, {}), names[int(device["name"][row])], groups
-        )
+        fields = fields_of(notes, kernel_fields.get(row, {}), names[int(device.name[row])], groups)
         enqueued = call.start if call else begun
-        start, end = int(device["start"][row]), int(device["end"][row])
-        found.append(SentBytes(fields, row, start, end, enqueued, int(steps[row])))
-    return found
+        start, end = int(device.start[row]), int(device.end[row])
+        collectives.append(SentBytes(fields, row, start, end, enqueued, int(steps[row])))
+    return collectives
 
 
 def of_backends(
@@ -711,7 +704,7 @@ def of_backends(
     """
     mine = [note for note in notes if note.name.startswith(BACKENDS) and note_name(note)]
     listed = [(n, fields_of([n], {}, "", groups)) for n in sorted(mine, key=lambda n: n.start)]
-    found = []
+    collectives = []
     for note, fields in listed:
         call = finder.before(note, fields)
         if call and call[1].name != fields.name:
@@ -720,8 +713,8 @@ def of_backends(
             fields = fields._replace(out_elements=call[1].out_elements)
         kernel = kernels.get((note.start, note.end, note.thread), -1)
         enqueued = call[0].start if call else None
-        found.append(SentBytes(fields, kernel, note.start, note.end, enqueued))
-    return found
+        collectives.append(SentBytes(fields, kernel, note.start, note.end, enqueued))
+    return collectives
 
 
 def of_calls(finder: Finder, groups: dict[str, TraceGroup]) -> list[SentBytes]:
@@ -734,26 +727,26 @@ def of_calls(finder: Finder, groups: dict[str, TraceGroup]) -> list[SentBytes]:
 
 def collectives_of(sent: Sequence[SentBytes], steps: TraceSteps, origin: int) -> TraceCollectives:
     """Make the columns."""
-    sent = sorted(sent, key=lambda one: (one.start, one.end))
-    names = tuple(sorted({one.fields.name for one in sent}))
+    sent = sorted(sent, key=lambda call: (call.start, call.end))
+    names = tuple(sorted({call.fields.name for call in sent}))
 
     def column(field: str) -> Ints:
-        return np.array([getattr(one.fields, field) for one in sent], dtype=np.int64)
+        return np.array([getattr(call.fields, field) for call in sent], dtype=np.int64)
 
-    def text(field: str) -> Any:
-        return np.array([getattr(one.fields, field) for one in sent], dtype=np.str_)
+    def text(field: str) -> Array:
+        return np.array([getattr(call.fields, field) for call in sent], dtype=np.str_)
 
-    start = seconds(np.array([one.start for one in sent], dtype=np.int64), origin)
+    start = seconds(np.array([call.start for call in sent], dtype=np.int64), origin)
     enqueued = np.array(
-        [np.nan if one.enqueued is None else (one.enqueued - origin) / 1e9 for one in sent],
+        [np.nan if call.enqueued is None else (call.enqueued - origin) / 1e9 for call in sent],
         dtype=np.float64,
     )
     step = step_at(steps, enqueued)
-    known = np.array([one.step for one in sent], dtype=np.int64)
+    known = np.array([call.step for call in sent], dtype=np.int64)
     return TraceCollectives(
         names=names,
-        name=np.array([names.index(one.fields.name) for one in sent], dtype=np.int64),
-        kernel=np.array([one.kernel for one in sent], dtype=np.int64),
+        name=np.array([names.index(call.fields.name) for call in sent], dtype=np.int64),
+        kernel=np.array([call.kernel for call in sent], dtype=np.int64),
         num_elements=column("num_elements"),
         out_elements=column("out_elements"),
         dtype=text("dtype"),
@@ -764,7 +757,7 @@ def collectives_of(sent: Sequence[SentBytes], steps: TraceSteps, origin: int) ->
         algorithm=text("algorithm"),
         protocol=text("protocol"),
         start=start,
-        end=seconds(np.array([one.end for one in sent], dtype=np.int64), origin),
+        end=seconds(np.array([call.end for call in sent], dtype=np.int64), origin),
         step=np.where(known >= 0, known, step),
         enqueued=enqueued,
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from simdp.errors import ScenarioError
 from simdp.traces.flight_files import parse_json, read_bytes
 from simdp.traces.gathering import dtype_name
-from simdp.traces.rows import number, quantity, text
+from simdp.traces.rows import mapping, number, quantity, text
 
 
 @dataclass(frozen=True)
@@ -51,48 +51,48 @@ WANTED = "write json.dump(model._get_ddp_logging_data(), file) after some steps 
 """Wanted content of a file, for errors."""
 
 
-def is_logging(found: Any) -> bool:
+def is_logging(document: object) -> bool:
     """Return whether a document is DDP's logging data."""
-    return isinstance(found, dict) and sum(field in found for field in TELLING) >= 2
+    return sum(field in mapping(document) for field in TELLING) >= 2
 
 
 def read(path: Path) -> DdpLogging:
     """Read one file; see `reading.read_ddp_logging`."""
-    found = parse_json(read_bytes(path, WANTED, MAX_BYTES), str(path), WANTED)
-    if not is_logging(found):
+    logging = mapping(parse_json(read_bytes(path, WANTED, MAX_BYTES), str(path), WANTED))
+    if not is_logging(logging):
         raise ScenarioError(
             [f"{path}: is no logging data of DDP: it lacks {' and '.join(TELLING[:2])}; {WANTED}."]
         )
-    sizes = _sizes(found.get("rebuilt_bucket_sizes")) or _sizes(found.get("bucket_sizes"))
-    dtypes = [word.strip() for word in text(found.get("dtypes")).split(",") if word.strip()]
+    sizes = _sizes(logging.get("rebuilt_bucket_sizes")) or _sizes(logging.get("bucket_sizes"))
+    dtypes = [word.strip() for word in text(logging.get("dtypes")).split(",") if word.strip()]
     return DdpLogging(
         path=path,
-        rank=number(found.get("rank")),
-        world_size=number(found.get("world_size")),
-        backend=text(found.get("backend_name")),
-        module=text(found.get("module_name")),
-        iteration=number(found.get("iteration")),
-        forward_s=_mean(found, "forward_compute_time"),
-        backward_s=_mean(found, "backward_compute_time"),
-        backward_comm_s=_mean(found, "backward_comm_time"),
-        overlap_s=_mean(found, "backward_compute_comm_overlap_time"),
+        rank=number(logging.get("rank")),
+        world_size=number(logging.get("world_size")),
+        backend=text(logging.get("backend_name")),
+        module=text(logging.get("module_name")),
+        iteration=number(logging.get("iteration")),
+        forward_s=_mean(logging, "forward_compute_time"),
+        backward_s=_mean(logging, "backward_compute_time"),
+        backward_comm_s=_mean(logging, "backward_comm_time"),
+        overlap_s=_mean(logging, "backward_compute_comm_overlap_time"),
         bucket_nbytes=sizes,
-        parameter_nbytes=number(found.get("total_parameter_size_bytes")),
-        num_parameters=number(found.get("num_parameter_tensors")),
+        parameter_nbytes=number(logging.get("total_parameter_size_bytes")),
+        num_parameters=number(logging.get("num_parameter_tensors")),
         dtypes=tuple(dtype_name(word) or word for word in dtypes),
         fields={
             str(key): value
-            for key, value in found.items()
+            for key, value in logging.items()
             if isinstance(value, int | float | str | bool)
         },
     )
 
 
-def _sizes(written: Any) -> tuple[int, ...]:
+def _sizes(written: object) -> tuple[int, ...]:
     """Read ``"1071144, 526336"``, or a list of numbers."""
     return tuple(int(digits) for digits in re.findall(r"\d{1,18}", str(written or "")))
 
 
-def _mean(found: dict[str, Any], field: str) -> float | None:
+def _mean(logging: Mapping[object, object], field: str) -> float | None:
     """Seconds of the mean over iterations; None where nothing was timed."""
-    return quantity(found.get(f"avg_{field}"), 1e-9) or None
+    return quantity(logging.get(f"avg_{field}"), 1e-9) or None

@@ -11,7 +11,7 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -100,8 +100,8 @@ class RefusedError(Exception):
     """The pickle contains more than plain values."""
 
 
-def _other(code: str) -> Callable[[Any], NoReturn]:
-    def refuse(_: Any) -> NoReturn:
+def _other(code: str) -> Callable[[object], NoReturn]:
+    def refuse(_: object) -> NoReturn:
         raise RefusedError(f"the instruction {code}")
 
     return refuse
@@ -122,7 +122,7 @@ class _Plain(pickle._Unpickler):  # type: ignore[misc, name-defined, unused-igno
         raise RefusedError(f"the global {module}.{name}")
 
 
-def read_plain(raw: bytes, where: str, wanted: str) -> Any:
+def read_plain(raw: bytes, where: str, wanted: str) -> object:
     """Read a pickle of plain values.
 
     Parameters
@@ -193,7 +193,7 @@ def read_bytes(path: Path, wanted: str = WANTED, limit: int = MAX_BYTES) -> byte
     return raw
 
 
-def parse_json(raw: bytes, where: str, wanted: str) -> Any:
+def parse_json(raw: bytes, where: str, wanted: str) -> object:
     """Read JSON that is whole.
 
     Raises
@@ -220,8 +220,8 @@ def read_record(path: Path) -> FlightRecord:
     """
     raw = read_bytes(path)
     is_json = raw.lstrip()[:1] in (b"{", b"[")
-    found = parse_json(raw, str(path), WANTED) if is_json else read_plain(raw, str(path), WANTED)
-    fields = mapping(found)
+    dump = parse_json(raw, str(path), WANTED) if is_json else read_plain(raw, str(path), WANTED)
+    fields = mapping(dump)
     entries = fields.get("entries", [] if "pg_config" in fields else None)  # JSON leaves out none
     if not isinstance(entries, list | tuple):
         raise ScenarioError([f"{path}: holds no list of entries, so it is no dump; {WANTED}."])
@@ -260,32 +260,32 @@ def _remarks(kept: list[FlightEntry], rank: int | None, num_entries: int) -> Ite
         yield "It has no durations: set TORCH_NCCL_ENABLE_TIMING=1 to have them."
 
 
-def _groups(config: Any, entries: list[FlightEntry]) -> dict[str, TraceGroup]:
-    found = {}
+def _groups(config: object, entries: list[FlightEntry]) -> dict[str, TraceGroup]:
+    groups = {}
     for key, entry in mapping(config).items():
         entry = mapping(entry)
         ranks = ranks_of(entry.get("ranks"))
         name = text(entry.get("name"), str(key))
         size = len(ranks) if ranks else None
         backend = backend_of(text(entry.get("backend_config")))
-        found[name] = TraceGroup(name, text(entry.get("desc")), backend, ranks, size)
-    nameless = found.pop("", None) if len(found) == 1 else None
-    for one in entries:
-        if one.group not in found:
-            found[one.group] = TraceGroup(one.group, "", "", None, None)
-    if nameless and len(found) == 1:  # so gloo's only group is written
-        (name,) = found
-        found[name] = replace(nameless, name=name)
-    return found
+        groups[name] = TraceGroup(name, text(entry.get("desc")), backend, ranks, size)
+    nameless = groups.pop("", None) if len(groups) == 1 else None
+    for recorded in entries:
+        if recorded.group not in groups:
+            groups[recorded.group] = TraceGroup(recorded.group, "", "", None, None)
+    if nameless and len(groups) == 1:  # so gloo's only group is written
+        (name,) = groups
+        groups[name] = replace(nameless, name=name)
+    return groups
 
 
-def _status(entry: Any) -> GroupStatus:
+def _status(entry: object) -> GroupStatus:
     fields = mapping(entry)
     names = [f"last_{what}_collective" for what in ("enqueued", "started", "completed")]
     return GroupStatus(*(_or(number(fields.get(name))) for name in names))
 
 
-def _entry(fields: dict[Any, Any]) -> FlightEntry:
+def _entry(fields: Mapping[object, object]) -> FlightEntry:
     name = text(fields.get("profiling_name"))
     group = listed(fields.get("process_group")) or [fields.get("pg_id", "")]
     sequence = number(fields.get("collective_seq_id", fields.get("seq_id")))
@@ -316,29 +316,29 @@ def _entry(fields: dict[Any, Any]) -> FlightEntry:
     )
 
 
-def _or(found: int | None, otherwise: int = -1) -> int:
-    return otherwise if found is None else found
+def _or(count: int | None, otherwise: int = -1) -> int:
+    return otherwise if count is None else count
 
 
 def _peers(name: str) -> tuple[int | None, int | None]:
     """Sender and receiver: ``nccl:send 1->2``, ``nccl:recv 3<-0``, ``recv 3<-?``."""
-    found = _PEERS.search(name)
-    if not found:
+    ranks = _PEERS.search(name)
+    if not ranks:
         return None, None
-    source, target = (found[1], found[3]) if found[2] == "->" else (found[3], found[1])
+    source, target = (ranks[1], ranks[3]) if ranks[2] == "->" else (ranks[3], ranks[1])
     return number(source), number(target)
 
 
-def _shapes(found: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(_or(number(n)) for n in listed(shape)) for shape in listed(found))
+def _shapes(shapes: object) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(_or(number(n)) for n in listed(shape)) for shape in listed(shapes))
 
 
-def _dtypes(found: Any) -> tuple[str, ...]:
-    return tuple(dtype_name(kind) or str(kind) for kind in listed(found))
+def _dtypes(dtypes: object) -> tuple[str, ...]:
+    return tuple(dtype_name(kind) or str(kind) for kind in listed(dtypes))
 
 
-def _frame(found: Any) -> str:
-    fields = mapping(found)
+def _frame(frame: object) -> str:
+    fields = mapping(frame)
     if not fields:
         return ""
     file, line = text(fields.get("filename")), number(fields.get("line"))

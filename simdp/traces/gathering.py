@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from simdp.traces.kernels import is_communication
 from simdp.traces.rows import (
@@ -20,9 +20,11 @@ from simdp.traces.rows import (
     SET,
     SIZED,
     SYNC,
-    IntTable,
+    DeviceTable,
+    HostTable,
     NameTable,
     Places,
+    TableRows,
     nanoseconds,
     whole,
 )
@@ -191,16 +193,16 @@ KEPT = (
 """Fields of collectives that are used."""
 
 
-def kept(args: dict[str, Any]) -> dict[str, Any]:
+def kept(args: dict[str, object]) -> dict[str, object]:
     """Keep of the fields of an event those that tell of a collective."""
     return {field: args[field] for field in KEPT if field in args}
 
 
-Row = tuple[str, int, int, dict[str, Any]]
+Row = tuple[str, int, int, dict[str, object]]
 """Of an event: its name, start and end [ns], and its fields."""
 
 
-def elements_of(shapes: Any, place: int) -> int:
+def elements_of(shapes: object, place: int) -> int:
     """Count the elements of one of an operator's inputs; -1 if its shape is unknown."""
     shape = shapes[place] if isinstance(shapes, list) and place < len(shapes) else None
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
@@ -216,7 +218,7 @@ class Note(NamedTuple):
     start: int
     end: int
     thread: int  # where
-    args: dict[str, Any]  # its fields
+    args: dict[str, object]  # its fields
 
 
 class Gathered:
@@ -224,9 +226,9 @@ class Gathered:
 
     Attributes
     ----------
-    host, device : Rows
+    host, device : TableRows
         Events; times in nanoseconds.
-    names : Names
+    names : NameTable
         Of both.
     notes : list of Note
         Of collectives, from the host.
@@ -242,20 +244,14 @@ class Gathered:
 
     def __init__(self) -> None:
         self.names, self.places = NameTable(), Places()
-        self.host = IntTable(
-            "name", "kind", "start", "end", "thread", "correlation", "pid", "elements"
-        )
-        self.device = IntTable(
-            "name", "kind", "start", "end", "stream", "device", "correlation", "nbytes", "pid",
-            "own_step",
-        )  # fmt: skip
+        self.host, self.device = TableRows(HostTable), TableRows(DeviceTable)
         self.notes: list[Note] = []
-        self.kernel_fields: dict[int, dict[str, Any]] = {}
+        self.kernel_fields: dict[int, dict[str, object]] = {}
         self.num_odd, self.num_used = 0, 0
         self.num_numbered, self.numbered_to = 0, 0
         self.others: Counter[str] = Counter()
 
-    def take(self, events: Iterable[dict[str, Any]]) -> None:
+    def take(self, events: Iterable[dict[str, object]]) -> None:
         """Sort in all events; none is kept as it is."""
         for event in events:
             category = event.get("cat")
@@ -281,7 +277,7 @@ class Gathered:
             row = str(event.get("name", "")), start, end, args if type(args) is dict else {}
             (self._take_device if kind < 0 else self._take_host)(event, kind, row)
 
-    def _take_host(self, event: dict[str, Any], kind: int, row: Row) -> None:
+    def _take_host(self, event: dict[str, object], kind: int, row: Row) -> None:
         name, start, end, args = row
         thread, pid = event.get("tid"), event.get("pid")
         if not (type(thread) is type(pid) is int and 0 <= thread < FAR and 0 <= pid < FAR):
@@ -296,7 +292,7 @@ class Gathered:
         if name.startswith(COMMS):
             self.notes.append(Note(name, start, end, thread, kept(args)))
 
-    def _take_device(self, event: dict[str, Any], kind: int, row: Row) -> None:
+    def _take_device(self, event: dict[str, object], kind: int, row: Row) -> None:
         name, start, end, args = row
         kind = -1 - kind
         if kind == COMPUTE and is_communication(name):

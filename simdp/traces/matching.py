@@ -14,7 +14,7 @@ files are one clock unless by them a collective ends on a rank before it begins 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -131,41 +131,32 @@ def _orders(ours: GroupCalls, theirs: GroupCalls) -> Iterator[tuple[Ints, Ints, 
         _, mine, other = np.intersect1d(ours.sequence, theirs.sequence, return_indices=True)
         yield mine, other, True
     if ours.on_host and theirs.on_host:
-        of_size = [_of_size(calls) for calls in (ours, theirs)]
-        same = sorted(set(of_size[0]) & set(of_size[1]))
+        by_size = [
+            _places(zip(calls.signatures, calls.step.tolist(), strict=True))
+            for calls in (ours, theirs)
+        ]
+        same = sorted(set(by_size[0]) & set(by_size[1]))
         if same:
-            yield _at(of_size[0], same), _at(of_size[1], same), True
+            yield _at(by_size[0], same), _at(by_size[1], same), True
     if (ours.step >= 0).all() and (theirs.step >= 0).all():
-        keys = [_within(calls.step) for calls in (ours, theirs)]
+        keys = [_places(calls.step.tolist()) for calls in (ours, theirs)]
         both = sorted(set(keys[0]) & set(keys[1]))
         yield _at(keys[0], both), _at(keys[1], both), False
     n = min(len(ours.places), len(theirs.places))
     yield np.arange(n), np.arange(n), False
 
 
-def _of_size(calls: GroupCalls) -> dict[tuple[Signature, int, int], int]:
-    """Signature, step and place among those of both, of each call."""
-    seen = Counter[tuple[Signature, int]]()
-    found = dict[tuple[Signature, int, int], int]()
-    for place, (signature, step) in enumerate(
-        zip(calls.signatures, calls.step.tolist(), strict=True)
-    ):
-        found[signature, step, seen[signature, step]] = place
-        seen[signature, step] += 1
-    return found
-
-
 def _numbered(calls: GroupCalls) -> bool:
     return bool((calls.sequence >= 0).all()) and len(set(calls.sequence)) == len(calls.sequence)
 
 
-def _within(steps: Ints) -> dict[tuple[int, int], int]:
-    """Step and place in it, of each call."""
-    seen, found = Counter[int](), dict[tuple[int, int], int]()
-    for place, step in enumerate(steps.tolist()):
-        found[step, seen[step]] = place
-        seen[step] += 1
-    return found
+def _places(keys: Iterable[Key]) -> dict[tuple[Key, int], int]:
+    """Places of some keys, each of which is numbered among those that are equal."""
+    seen, places = Counter[Key](), dict[tuple[Key, int], int]()
+    for place, key in enumerate(keys):
+        places[key, seen[key]] = place
+        seen[key] += 1
+    return places
 
 
 def _at(keys: dict[Key, int], chosen: Sequence[Key]) -> Ints:
@@ -200,23 +191,23 @@ def _by_ends(ours: GroupCalls, theirs: GroupCalls, apart: float) -> tuple[Ints, 
 
 def _by_name(calls: GroupCalls) -> dict[str, list[int]]:
     """Places of the calls of each name; sizes may be unknown, or uneven."""
-    found = dict[str, list[int]]()
+    places = dict[str, list[int]]()
     for place, signature in enumerate(calls.signatures):
-        found.setdefault(signature.name, []).append(place)
-    return found
+        places.setdefault(signature.name, []).append(place)
+    return places
 
 
 def _differences(ours: GroupCalls, theirs: GroupCalls) -> Floats:
     """Differences between the ends of the calls of each name; of many, the first [s]."""
     mine, others = _by_name(ours), _by_name(theirs)
-    found = [
+    differences = [
         np.subtract.outer(
             theirs.end[others[key][:MOST_CALLS]], ours.end[mine[key][:MOST_CALLS]]
         ).ravel()
         for key in mine
         if key in others
     ]
-    return np.concatenate(found) if found else np.zeros(0)
+    return np.concatenate(differences) if differences else np.zeros(0)
 
 
 def _nearest(ours: GroupCalls, theirs: GroupCalls, apart: float) -> Iterator[tuple[int, int]]:
@@ -274,7 +265,7 @@ def exchanges(lines: Sequence[RankTimeline], origin: Floats) -> list[MessageExch
     """
     places = {line.trace.rank: place for place, line in enumerate(lines)}
     paths = [_by_path(line) for line in lines]
-    found = []
+    messages = []
     for place, line in enumerate(lines):
         for path, sent in paths[place]["send"].items():
             other = places.get(path.target)
@@ -284,16 +275,16 @@ def exchanges(lines: Sequence[RankTimeline], origin: Floats) -> list[MessageExch
             if received is not None:
                 apart = float(origin[place] - origin[other])
                 pairs = pair(sent, received, apart, (path.group, place, other))
-                found.append(MessageExchange(sent, received, pairs))
-    return found
+                messages.append(MessageExchange(sent, received, pairs))
+    return messages
 
 
 def _by_path(line: RankTimeline) -> dict[str, dict[MessagePath, GroupCalls]]:
     """A rank's messages by name and path."""
     calls, rank = line.trace.collectives, line.trace.rank
-    found: dict[str, dict[MessagePath, GroupCalls]] = {name: {} for name in MESSAGES}
+    messages: dict[str, dict[MessagePath, GroupCalls]] = {name: {} for name in MESSAGES}
     if rank is None or not len(calls):
-        return found
+        return messages
     names = np.array(calls.names)[calls.name]
     for name in MESSAGES:
         mine = np.flatnonzero((names == name) & (calls.peer >= 0))
@@ -302,8 +293,8 @@ def _by_path(line: RankTimeline) -> dict[str, dict[MessagePath, GroupCalls]]:
         ends = [(rank, peer) if name == "send" else (peer, rank) for peer in peers]
         paths = [MessagePath(key, *pair) for key, pair in zip(keys, ends, strict=True)]
         for path in dict.fromkeys(paths):
-            places = mine[[one == path for one in paths]]
-            found[name][path] = GroupCalls(
+            places = mine[[own == path for own in paths]]
+            messages[name][path] = GroupCalls(
                 places,
                 np.full(len(places), -1),
                 steps_at(line, places),
@@ -311,7 +302,7 @@ def _by_path(line: RankTimeline) -> dict[str, dict[MessagePath, GroupCalls]]:
                 calls.end[places],
                 [Signature("message", -1, "")] * len(places),
             )
-    return found
+    return messages
 
 
 def _global(line: RankTimeline, group: str, peer: int) -> int:
@@ -424,18 +415,19 @@ def match(lines: Sequence[RankTimeline]) -> MatchedTraces:
     if one_clock:
         offset = origin[0] - origin
     else:
-        offset = _offsets(lines, pairs, [one.pairs for one in sent], origin)
+        offset = _offsets(lines, pairs, [exchange.pairs for exchange in sent], origin)
     collectives = [
-        replace(one, one_clock=one_clock) for one in _joined(lines, calls, pairs, offset)
+        replace(collective, one_clock=one_clock)
+        for collective in _joined(lines, calls, pairs, offset)
     ]
     used = sum(len(collective.ranks) for collective in collectives)
-    every = sum(len(found.places) for rank in calls for found in rank.values())
+    every = sum(len(own.places) for by_group in calls for own in by_group.values())
     return MatchedTraces(
         sorted(collectives, key=lambda collective: float(collective.end.max())),
         offset,
-        {found.of[0] for found in pairs if found.by_ends},
+        {pairing.of[0] for pairing in pairs if pairing.by_ends},
         every - used if len(lines) > 1 else 0,
-        [message for one in sent for message in _messages(lines, one, offset)],
+        [message for exchange in sent for message in _messages(lines, exchange, offset)],
         one_clock,
     )
 
@@ -462,12 +454,12 @@ def signature_of(line: RankTimeline, place: int) -> Signature:
 
 def _calls(line: RankTimeline) -> dict[str, GroupCalls]:
     calls, chosen = line.trace.collectives, matchable(line)
-    found = dict[str, GroupCalls]()
+    by_group = dict[str, GroupCalls]()
     keys = np.array([group_key(line, str(name)) for name in calls.group[chosen]], dtype=object)
     for key in dict.fromkeys(keys.tolist()):
         places = chosen[keys == key]
         signatures = [signature_of(line, place) for place in places.tolist()]
-        found[key] = GroupCalls(
+        by_group[key] = GroupCalls(
             places,
             calls.sequence[places],
             steps_at(line, places),
@@ -476,7 +468,7 @@ def _calls(line: RankTimeline) -> dict[str, GroupCalls]:
             signatures,
             line.trace.on_host,
         )
-    return found
+    return by_group
 
 
 # Clocks -------------------------------------------------------------------------------------------
@@ -513,22 +505,23 @@ def _is_one_clock(
     """Whether no rank, by the clocks of the files, leaves a collective before others enter it."""
     if len(lines) < 2 or not all(line.trace.on_host for line in lines):
         return False
-    for found in pairs:
-        apart = float(origin[found.of[1]] - origin[found.of[2]])
-        meets = np.isfinite(found.least)
-        held = (found.least - ONE_CLOCK <= apart) & (apart <= found.most + ONE_CLOCK)
+    for pairing in pairs:
+        apart = float(origin[pairing.of[1]] - origin[pairing.of[2]])
+        meets = np.isfinite(pairing.least)
+        held = (pairing.least - ONE_CLOCK <= apart) & (apart <= pairing.most + ONE_CLOCK)
         if not meets.any() or held[meets].mean() < ALMOST_ALL:
             return False
     return bool(pairs)
 
 
 def _messages(
-    lines: Sequence[RankTimeline], one: MessageExchange, offset: Floats
+    lines: Sequence[RankTimeline], exchange: MessageExchange, offset: Floats
 ) -> Iterator[MatchedCollective]:
     """The messages of a path that both ranks have."""
-    group, *ranks = one.pairs.of
-    for ours, theirs in zip(one.pairs.ours.tolist(), one.pairs.theirs.tolist(), strict=True):
-        places = [int(one.sent.places[ours]), int(one.received.places[theirs])]
+    pairs = exchange.pairs
+    group, *ranks = pairs.of
+    for ours, theirs in zip(pairs.ours.tolist(), pairs.theirs.tolist(), strict=True):
+        places = [int(exchange.sent.places[ours]), int(exchange.received.places[theirs])]
         at = [(lines[r].trace.collectives, i) for r, i in zip(ranks, places, strict=True)]
         yield MatchedCollective(
             group=group,
@@ -550,13 +543,13 @@ def _joined(
 ) -> Iterator[MatchedCollective]:
     """Join the pairs of a group that share a call of its reference."""
     by_group = dict[str, list[CallPairs]]()
-    for found in pairs:
-        by_group.setdefault(found.of[0], []).append(found)
+    for pairing in pairs:
+        by_group.setdefault(pairing.of[0], []).append(pairing)
     for group, listed in by_group.items():
         reference = listed[0].of[1]
         others = [
-            (found.of[2], dict(zip(found.ours.tolist(), found.theirs.tolist(), strict=True)))
-            for found in listed
+            (pairing.of[2], dict(zip(pairing.ours.tolist(), pairing.theirs.tolist(), strict=True)))
+            for pairing in listed
         ]
         for place in range(len(calls[reference][group].places)):
             members = [(reference, place)]
@@ -574,7 +567,7 @@ def _collective(
 ) -> MatchedCollective:
     ranks = np.array([rank for rank, _ in members])
     mine = [calls[rank][group] for rank in ranks.tolist()]
-    places = np.array([each.places[at] for each, (_, at) in zip(mine, members, strict=True)])
+    places = np.array([own.places[at] for own, (_, at) in zip(mine, members, strict=True)])
     columns = [lines[rank].trace.collectives for rank in ranks.tolist()]
     at = list(zip(columns, places.tolist(), strict=True))
     size = int(at[0][0].group_size[places[0]])
@@ -586,7 +579,7 @@ def _collective(
         number=number if number >= 0 else members[0][1],
         ranks=ranks,
         places=places,
-        signatures=tuple(each.signatures[i] for each, (_, i) in zip(mine, members, strict=True)),
+        signatures=tuple(own.signatures[i] for own, (_, i) in zip(mine, members, strict=True)),
         start=np.array([float(c.start[i]) for c, i in at]) - offset[ranks],
         end=np.array([float(c.end[i]) for c, i in at]) - offset[ranks],
         size=size if size > 0 else None,
@@ -632,7 +625,7 @@ def check_one_job(traces: Sequence[RankTrace]) -> None:
             )
 
 
-def check_shared(traces: Sequence[RankTrace], found: MatchedTraces) -> None:
+def check_shared(traces: Sequence[RankTrace], matched: MatchedTraces) -> None:
     """Refuse a rank that has collectives, but shares none.
 
     Raises
@@ -640,7 +633,7 @@ def check_shared(traces: Sequence[RankTrace], found: MatchedTraces) -> None:
     ScenarioError
         If there is one.
     """
-    shared = {place for collective in found.every for place in collective.ranks.tolist()}
+    shared = {place for collective in matched.every for place in collective.ranks.tolist()}
     alone = [
         place
         for place, trace in enumerate(traces)

@@ -39,24 +39,24 @@ def sort_files(paths: Sequence[Path]) -> JobFiles:
     ScenarioError
         If none of the paths exists and holds something that is read; one line each.
     """
-    found = JobFiles()
+    job = JobFiles()
     for path in paths:
-        before = _count(found)
+        before = _count(job)
         try:
             for kind in kinds_of(path):
-                getattr(found, kind).append(path)
-            texts = files_in(path, unread=found.unread) if path.is_dir() else [path]
-            if path.is_dir() or _count(found) == before:
-                _take_texts(found, texts)
+                getattr(job, kind).append(path)
+            texts = files_in(path, unread=job.unread) if path.is_dir() else [path]
+            if path.is_dir() or _count(job) == before:
+                _take_texts(job, texts)
         except ScenarioError as error:
-            found.unread += error.problems
+            job.unread += error.problems
             continue
-        if _count(found) == before:
+        if _count(job) == before:
             wanted = f"holds nothing that is read here; allowed are {allowed()}."
-            found.unread.append(f"{path}: {wanted}")
-    if not _count(found):
-        raise ScenarioError(found.unread)
-    return found
+            job.unread.append(f"{path}: {wanted}")
+    if not _count(job):
+        raise ScenarioError(job.unread)
+    return job
 
 
 def allowed() -> str:
@@ -64,20 +64,20 @@ def allowed() -> str:
     return f"{ALLOWED}; {', '.join(READERS)}; or a config.json of transformers"
 
 
-def _count(found: JobFiles) -> int:
-    return sum(len(files) for files in vars(found).values()) - len(found.unread)
+def _count(job: JobFiles) -> int:
+    return sum(len(files) for files in vars(job).values()) - len(job.unread)
 
 
-def _take_texts(found: JobFiles, files: Iterable[Path]) -> None:
+def _take_texts(job: JobFiles, files: Iterable[Path]) -> None:
     """Add those that are text with something understood, or a model."""
     for file in files:
         content = _text(file)
         if content is None:
             continue
         if _is_config(file, content):
-            found.configs.append(file)
+            job.configs.append(file)
         elif (log := read_log(content, file.name)) is not None:
-            found.logs.append(log)
+            job.logs.append(log)
 
 
 def _text(path: Path) -> str | None:

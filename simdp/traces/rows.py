@@ -6,10 +6,10 @@ In a trace without a device the outermost operators of each thread replace kerne
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, Literal
+from typing import Generic, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -228,17 +228,76 @@ FAR = 2**62
 _NUMBER = re.compile(r"(?<!\d)\d{1,17}$|-\d{1,16}$")
 
 
-class IntTable:
-    """A table of whole numbers that grows.
+@dataclass(frozen=True, eq=False)
+class EventTable:
+    """Events of a file in columns of whole numbers."""
+
+    name: Ints  # by its number in the file's `NameTable`
+    kind: Ints
+    # start, end: on the file's clock [ns]
+    start: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def rows(self, chosen: Ints | Bools) -> Self:
+        """Take some rows."""
+        return type(self)(*(column[chosen] for column in vars(self).values()))
+
+    def order(self) -> Ints:
+        """Rows by their start, longer ones first."""
+        return np.lexsort((-self.end, self.start))
+
+    def in_order(self) -> Self:
+        """Sort the events by their start, longer ones first."""
+        return self.rows(self.order())
+
+
+@dataclass(frozen=True, eq=False)
+class HostTable(EventTable):
+    """Host events; -1 where a number is unknown."""
+
+    thread: Ints
+    correlation: Ints  # of a call of the runtime: what it launched
+    pid: Ints
+    elements: Ints  # as in `HostEvents`
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTable(EventTable):
+    """Device events; -1 where a number is unknown."""
+
+    stream: Ints
+    device: Ints
+    correlation: Ints
+    nbytes: Ints
+    pid: Ints
+    own_step: Ints  # its step, in traces of ours
+
+
+@dataclass(frozen=True, eq=False)
+class StandInTable(EventTable):
+    """Host events that replace kernels in a trace without a device."""
+
+    stream: Ints  # their thread
+    op: Ints  # row of the host event
+
+
+Table = TypeVar("Table", bound=EventTable)
+
+
+class TableRows(Generic[Table]):
+    """Rows of a table that grows.
 
     Parameters
     ----------
-    *columns : str
-        Their names.
+    kind : type
+        The table.
     """
 
-    def __init__(self, *columns: str) -> None:
-        self.columns = columns
+    def __init__(self, kind: type[Table]) -> None:
+        self._kind = kind
         self._waiting: list[tuple[int, ...]] = []
         self._blocks: list[Ints] = []
         self._len = 0
@@ -257,17 +316,17 @@ class IntTable:
         self._len += len(self._waiting)
         self._waiting.clear()
 
-    def arrays(self) -> dict[str, Ints]:
-        """Give each column; the rows are gone from here afterwards."""
+    def table(self) -> Table:
+        """Give the columns; the rows are gone from here afterwards."""
         if self._waiting:
             self._pack()
-        whole = np.concatenate(self._blocks) if self._blocks else np.empty((0, len(self.columns)))
+        width = len(fields(self._kind))
+        whole = np.concatenate(self._blocks) if self._blocks else np.empty((0, width))
         self._blocks.clear()
         self._len = 0
-        return {
-            name: np.ascontiguousarray(whole[:, i], dtype=np.int64)
-            for i, name in enumerate(self.columns)
-        }
+        return self._kind(
+            *(np.ascontiguousarray(whole[:, i], dtype=np.int64) for i in range(width))
+        )
 
 
 class NameTable:
@@ -291,18 +350,18 @@ class Places:
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
-    def number(self, written: Any) -> int:
+    def number(self, written: object) -> int:
         """Number of a thread, ``13544``, ``"13544"`` or ``"stream 7"``."""
         if type(written) is int and -FAR < written < FAR:
             return written
         text = str(written)
-        found = _NUMBER.search(text)
-        if found:
-            return int(found[0])
+        digits = _NUMBER.search(text)
+        if digits:
+            return int(digits[0])
         return self._codes.setdefault(text, -2 - len(self._codes))
 
 
-def nanoseconds(written: Any) -> int:
+def nanoseconds(written: object) -> int:
     """Read an instant or a duration in microseconds, to the nanosecond.
 
     Raises
@@ -311,18 +370,18 @@ def nanoseconds(written: Any) -> int:
         If it is no number, or not finite, or beyond all clocks.
     """
     if type(written) is int:
-        found = written * 1000
+        ns = written * 1000
     elif type(written) is str:
         try:
             is_usual = written[-4:-3] == "."
-            found = int(written[:-4] + written[-3:]) if is_usual else _decimal(written)
+            ns = int(written[:-4] + written[-3:]) if is_usual else _decimal(written)
         except ValueError:
-            found = _decimal(written)
+            ns = _decimal(written)
     else:
         raise ValueError(f"no time: {written!r}")
-    if not -FAR < found < FAR:
+    if not -FAR < ns < FAR:
         raise ValueError(f"no time: {written!r}")
-    return found
+    return ns
 
 
 def _decimal(written: str) -> int:
@@ -335,7 +394,7 @@ def _decimal(written: str) -> int:
     return round(number * 1000)
 
 
-def whole(written: Any, otherwise: int = -1) -> int:
+def whole(written: object, otherwise: int = -1) -> int:
     """Read a whole number; return ``otherwise`` for anything else."""
     if type(written) is int:
         return written if -FAR < written < FAR else otherwise
@@ -350,12 +409,12 @@ def whole(written: Any, otherwise: int = -1) -> int:
 # Plain --------------------------------------------------------------------------------------------
 
 
-def text(value: Any, otherwise: str = "") -> str:
+def text(value: object, otherwise: str = "") -> str:
     """Take a text."""
     return value if isinstance(value, str) else otherwise
 
 
-def number(value: Any) -> int | None:
+def number(value: object) -> int | None:
     """Take a whole number; None for all else."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 19:
         value = int(value)
@@ -364,18 +423,18 @@ def number(value: Any) -> int | None:
     return value if type(value) is int and -FAR < value < FAR else None
 
 
-def quantity(value: Any, unit: float) -> float | None:
+def quantity(value: object, unit: float) -> float | None:
     """Take a number that is not negative, in units of ``unit``; None for all else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < FAR:
         return None
     return value * unit
 
 
-def mapping(value: Any) -> dict[Any, Any]:
+def mapping(value: object) -> dict[object, object]:
     """Take a dictionary; an empty one for all else."""
     return value if isinstance(value, dict) else {}
 
 
-def listed(value: Any, limit: int = 2**20) -> list[Any]:
+def listed(value: object, limit: int = 2**20) -> list[object]:
     """Take a list or a tuple, as far as a limit; an empty one for all else."""
     return list(value[:limit]) if isinstance(value, list | tuple) else []

@@ -109,15 +109,15 @@ def _in_folder(path: Path) -> tuple[list[Path], list[Path]]:
 
 def _in_archive(path: Path) -> Iterator[RankTrace]:
     """Read the files of an archive as they come; nothing is unpacked to disk."""
-    found = 0
+    num_files = 0
     try:
         with opened(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 inner = archive.extractfile(member) if member.isfile() else None
                 if inner is None or not member.name.endswith(ENDINGS):
                     continue
-                found += 1
-                if found > MAX_FILES:
+                num_files += 1
+                if num_files > MAX_FILES:
                     raise ScenarioError([f"{path}: holds more than {MAX_FILES} files."])
                 with unpacked(inner, member.name.endswith(".gz")) as raw:
                     for trace in read_stream(raw, path / member.name):
@@ -126,18 +126,18 @@ def _in_archive(path: Path) -> Iterator[RankTrace]:
         raise ScenarioError(
             [f"{path}: is a damaged archive ({error}); pack the folder again."]
         ) from None
-    if not found:
+    if not num_files:
         raise ScenarioError([f"{path}: no trace is in this archive; pack one file per rank."])
 
 
 def _with_rank(trace: RankTrace) -> RankTrace:
     if trace.rank is not None:
         return trace
-    found = _RANK.findall(trace.path.name)
-    if len(set(found)) != 1:
+    ranks = _RANK.findall(trace.path.name)
+    if len(set(ranks)) != 1:
         return trace
-    remark = f"It does not say its rank: {int(found[0])} is taken from the name of the file."
-    return _with_remark(replace(trace, rank=int(found[0])), remark)
+    remark = f"It does not say its rank: {int(ranks[0])} is taken from the name of the file."
+    return _with_remark(replace(trace, rank=int(ranks[0])), remark)
 
 
 def _with_remark(trace: RankTrace, remark: str) -> RankTrace:
@@ -253,8 +253,8 @@ def kinds_of(path: Path) -> list[PathKind]:
         return [kind for kind in folders if kind in kinds]
     if is_packed_folder(path):
         return ["traces"]
-    found = _kind_of_file(path)
-    return [] if found is None else [found]
+    kind = _kind_of_file(path)
+    return [] if kind is None else [kind]
 
 
 def kind_of(path: Path) -> PathKind:
@@ -265,10 +265,10 @@ def kind_of(path: Path) -> PathKind:
     ScenarioError
         If there is no such path, or it holds nothing that is read here.
     """
-    found = kinds_of(path)
-    if not found:
+    kinds = kinds_of(path)
+    if not kinds:
         raise ScenarioError([f"{path}: holds nothing that is read here; allowed are {ALLOWED}."])
-    return found[0]
+    return kinds[0]
 
 
 def read_trace(path: Path) -> RankTrace:
@@ -279,12 +279,12 @@ def read_trace(path: Path) -> RankTrace:
     ScenarioError
         If there is no such file, or it is no trace, or it holds more than one rank.
     """
-    found = of_file(Path(path))
-    if len(found) > 1:
+    traces = of_file(Path(path))
+    if len(traces) > 1:
         raise ScenarioError(
-            [f"{path}: holds {len(found)} ranks, where one is due; read all of them at once."]
+            [f"{path}: holds {len(traces)} ranks, where one is due; read all of them at once."]
         )
-    return found[0]
+    return traces[0]
 
 
 def read_traces(path: Path | Sequence[Path]) -> list[RankTrace]:
@@ -303,7 +303,7 @@ def read_traces(path: Path | Sequence[Path]) -> list[RankTrace]:
     """
     if not isinstance(path, str | Path):
         if len(path) > 1:
-            return _of_one_job(path[0], [trace for one in path for trace in of_path(Path(one))])
+            return _of_one_job(path[0], [trace for part in path for trace in of_path(Path(part))])
         path = path[0]
     return of_path(Path(path))
 
@@ -318,15 +318,15 @@ def read_flight_records(path: Path | Sequence[Path]) -> list[FlightRecord]:
     ScenarioError
         If there is no such path, or no dump in it, or one needs a global.
     """
-    paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
+    paths = list(map(Path, [path] if isinstance(path, str | Path) else path))
     files = list[Path]()
-    for one in paths:
-        found = [one]
-        if one.is_dir():
-            found = [file for file in files_in(one) if _kind_of_file(file) == "flight_records"]
-        if not found:
-            raise ScenarioError([f"{one}: no dump is in this folder; {flight_files.WANTED}."])
-        files += found
+    for place in paths:
+        dumps = [place]
+        if place.is_dir():
+            dumps = [file for file in files_in(place) if _kind_of_file(file) == "flight_records"]
+        if not dumps:
+            raise ScenarioError([f"{place}: no dump is in this folder; {flight_files.WANTED}."])
+        files += dumps
     return flight_files.of_path(paths[0], files)
 
 

@@ -135,11 +135,11 @@ class TextWindow:
         """
         while True:
             try:
-                found, end = _DECODER.scan_once(self.text, self.at)  # type: ignore[attr-defined]
+                decoded, end = _DECODER.scan_once(self.text, self.at)  # type: ignore[attr-defined]
                 if end == len(self.text) and self.more():  # a number may go on
                     continue
                 self.at = end
-                return found
+                return decoded
             except (json.JSONDecodeError, StopIteration) as error:
                 why = getattr(error, "msg", "no value")
                 at = error.value if isinstance(error, StopIteration) else error.pos
@@ -155,11 +155,11 @@ class TextWindow:
     def skip_to(self, what: re.Pattern[str]) -> bool:
         """Go to where a pattern next occurs, from the next character on."""
         self.at += 1
-        while not (found := what.search(self.text, self.at)):
+        while not (match := what.search(self.text, self.at)):
             self.at = max(self.at, len(self.text) - _WAIT_FOR)
             if not self.more():
                 return False
-        self.at = found.start()
+        self.at = match.start()
         return True
 
 
@@ -188,14 +188,14 @@ class Events:
     """
 
     def __init__(self, stream: IO[bytes], where: str) -> None:
-        self.head: dict[str, Any] = {}
+        self.head: dict[str, object] = {}
         self.remarks: list[str] = []
         self.num_events, self.num_numbered = 0, 0
         self._window, self._where = TextWindow(stream), where
         self._num_junk, self._first_junk = 0, 0
         self.is_cut = False
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, object]]:
         """Yield them, in the order of the file.
 
         Raises
@@ -222,8 +222,8 @@ class Events:
                 f"passed over, the first {self._first_junk} characters after its begin."
             )
 
-    def _in_fields(self) -> Iterator[dict[str, Any]]:
-        window, found = self._window, False
+    def _in_fields(self) -> Iterator[dict[str, object]]:
+        window, has_events = self._window, False
         while (first := window.next()) not in ("", "}"):
             try:
                 key = window.value()
@@ -231,7 +231,7 @@ class Events:
                     raise ValueError
                 window.at += 1
                 if window.next() == "[" and key == "traceEvents":
-                    found = True
+                    has_events = True
                     window.at += 1
                     yield from self._listed()
                     if window.broken or not window.next():
@@ -242,14 +242,14 @@ class Events:
                 first = ""
                 break
             except ValueError:
-                if found:
+                if has_events:
                     self._junk()
                     return
                 at = window.before + window.at
                 raise ScenarioError(
                     [f"{self._where}: is no JSON from character {at} on; {WANTED}."]
                 ) from None
-        if not found:
+        if not has_events:
             self._without_events(cut=not first)
         elif not first:
             self._cut()
@@ -263,7 +263,7 @@ class Events:
             reason += ", and there it is cut"
         raise ScenarioError([f"{self._where}: is JSON without traceEvents: {reason}; {WANTED}."])
 
-    def _listed(self) -> Iterator[dict[str, Any]]:
+    def _listed(self) -> Iterator[dict[str, object]]:
         """Yield the events of the list that begins here."""
         window, unused = self._window, UNUSED.match
         while first := window.next():

@@ -53,9 +53,8 @@ def step_marks(trace: RankTrace) -> StepMarks:
         inside = [_between(ends, at) for at in (kernels.called, calls.called)]
         return StepMarks("Optimizer.step", *marks, *inside)
     whole = np.array([0]), np.array([-np.inf]), np.array([np.inf])
-    return StepMarks(
-        "", *whole, *(np.zeros(len(each), dtype=np.int64) for each in (kernels, calls))
-    )
+    inside = [np.zeros(len(columns), dtype=np.int64) for columns in (kernels, calls)]
+    return StepMarks("", *whole, *inside)
 
 
 def _between(bounds: Floats, at: Floats) -> Ints:

@@ -3,7 +3,7 @@ import pytest
 from for_each import for_each
 from trace_maker import RankMaker
 
-from simdp.traces.rows import BLOCK, IntTable, NameTable, Places, nanoseconds, whole
+from simdp.traces.rows import BLOCK, EventTable, NameTable, Places, TableRows, nanoseconds, whole
 
 
 @for_each(
@@ -54,15 +54,16 @@ def test_whole_numbers_or_none(written, number):
 
 
 def test_rows_are_packed_in_blocks_and_keep_their_order():
-    rows = IntTable("a", "b")
+    rows = TableRows(EventTable)
     for i in range(2 * BLOCK + 3):
-        rows.add((i, -i))
+        rows.add((i, 0, -i, i))
     assert len(rows) == 2 * BLOCK + 3
-    columns = rows.arrays()
-    assert columns["a"].tolist() == list(range(2 * BLOCK + 3))
-    assert (columns["b"] == -columns["a"]).all()
-    assert columns["a"].dtype == np.int64
-    assert IntTable("a").arrays()["a"].shape == (0,)
+    table = rows.table()
+    assert table.name.tolist() == list(range(2 * BLOCK + 3))
+    assert (table.start == -table.name).all()
+    assert table.end.dtype == np.int64
+    assert table.in_order().name.tolist() == table.name.tolist()[::-1]
+    assert TableRows(EventTable).table().name.shape == (0,)
 
 
 def test_names_and_places_have_numbers():

@@ -50,17 +50,17 @@ class JobLog:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of text that were found."""
-        found = (self.watchdog, self.nccl, self.topology, self.memory, self.progress)
-        return tuple(kind for kind, each in zip(READERS, found, strict=True) if each is not None)
+        parts = (self.watchdog, self.nccl, self.topology, self.memory, self.progress)
+        return tuple(kind for kind, part in zip(READERS, parts, strict=True) if part is not None)
 
 
 def read_log(text: str, name: str) -> JobLog | None:
     """Read a text; None if nothing in it is understood."""
     lines = text.split("\n")
-    found = [read(lines) for read in READERS.values()]
-    if all(each is None for each in found):
+    parts = [read(lines) for read in READERS.values()]
+    if all(part is None for part in parts):
         return None
-    return JobLog(name, text, *found)
+    return JobLog(name, text, *parts)
 
 
 __all__ = [

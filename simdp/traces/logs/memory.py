@@ -59,7 +59,8 @@ _RESERVED = re.compile(rf"{_SIZE} (?:reserved in total by PyTorch|cached)")
 _OTHER = re.compile(rf"Process \d+ has {_SIZE} memory in use")
 _OWN = re.compile(rf"this process has {_SIZE} memory in use")
 _DEVICE = re.compile(r"\bGPU (\d+)\b")
-_ROW = re.compile(r"^\|\s*(Allocated|GPU reserved|Non-releasable) memory\s*\|(.*)\|\s*$")
+_ROWS = ("Allocated", "GPU reserved", "Non-releasable")
+_ROW = re.compile(rf"^\|\s*({'|'.join(_ROWS)}) memory\s*\|(.*)\|\s*$")
 _CELL = re.compile(r"(?<!\d)(\d++) +([KMGT]i?B|B)\b")
 _SUMMARY = re.compile(r"memory summary, device ID (\d+)")
 _COUNTS = re.compile(r"CUDA OOMs: (\d+)\s*\|\s*cudaMalloc retries: (\d+)")
@@ -69,8 +70,8 @@ def read_memory(lines: Sequence[str]) -> MemoryLog | None:
     """Read messages and summaries; None if there are none."""
     failures = list[OutOfMemory]()
     for line in lines:
-        if "ried to allocate" in line and (found := _failure(line)) and found not in failures:
-            failures.append(found)
+        if "ried to allocate" in line and (failure := _failure(line)) and failure not in failures:
+            failures.append(failure)
     summaries = _summaries(lines)
     if not (failures or summaries):
         return None
@@ -86,10 +87,10 @@ def _size(pattern: re.Pattern[str], line: str) -> float | None:
 
 
 def _failure(line: str) -> OutOfMemory | None:
-    asked = _ASKED.search(line)
-    if asked is None:
+    request = _ASKED.search(line)
+    if request is None:
         return None
-    decimals = len(asked[1].partition(".")[2])
+    decimals = len(request[1].partition(".")[2])
     allocated, reserved = _size(_ALLOCATED, line), _size(_RESERVED, line)
     unused = _size(_UNUSED, line)
     if unused is None and reserved is not None and allocated is not None:
@@ -98,8 +99,8 @@ def _failure(line: str) -> OutOfMemory | None:
     return OutOfMemory(
         rank_of(line),
         int(device[1]) if device else None,
-        float(asked[1]) * UNITS[asked[2]],
-        0.5 * 10.0**-decimals * UNITS[asked[2]],
+        float(request[1]) * UNITS[request[2]],
+        0.5 * 10.0**-decimals * UNITS[request[2]],
         _size(_TOTAL, line),
         _size(_FREE, line),
         allocated,
@@ -110,7 +111,7 @@ def _failure(line: str) -> OutOfMemory | None:
 
 
 def _summaries(lines: Sequence[str]) -> tuple[MemorySummary, ...]:
-    found = list[MemorySummary]()
+    summaries = list[MemorySummary]()
     device, ooms, retries = None, 0, 0
     rows = dict[str, float]()
     for line in lines:
@@ -123,8 +124,7 @@ def _summaries(lines: Sequence[str]) -> tuple[MemorySummary, ...]:
             if len(sizes) >= 2:
                 rows[match[1]] = sizes[1]  # current, peak, total allocated, total freed
         if len(rows) == 3:
-            allocated, reserved = rows["Allocated"], rows["GPU reserved"]
-            split = rows["Non-releasable"]
-            found.append(MemorySummary(device, allocated, reserved, split, ooms, retries))
+            allocated, reserved, split = (rows[name] for name in _ROWS)
+            summaries.append(MemorySummary(device, allocated, reserved, split, ooms, retries))
             rows = {}
-    return tuple(found)
+    return tuple(summaries)

@@ -65,7 +65,7 @@ class NcclDebugLog:
         return next((device for _, device in self.devices.values()), None)
 
 
-_HEAD = re.compile(r"(?<![\w.-])(?P<host>[\w.-]++):\d+:\d+ (?:\[\d+\]|NCCL)")
+_HEAD = re.compile(r"(?<![\w.-])([\w.-]++):\d+:\d+ (?:\[\d+\]|NCCL)")
 _VERSION = re.compile(r"NCCL version (\d[\w.]*)")
 _NETWORK = re.compile(r"Using network (\S+)")
 _CARDS = re.compile(r"\[\d+\]([\w.-]+):\d+/(IB|RoCE)")
@@ -116,7 +116,7 @@ def read_nccl_log(lines: Sequence[str]) -> NcclDebugLog | None:
 def _line(log: NcclDebugLog, line: str) -> bool:
     """Take one line; return whether it is NCCL's."""
     head = _HEAD.search(line)
-    host = head["host"] if head else ""
+    host = head[1] if head else ""
     if host and host not in log.hosts:
         log.hosts.append(host)
     if match := _WARN.search(line) or _ERROR.search(line):
@@ -146,8 +146,8 @@ def _info(log: NcclDebugLog, line: str, host: str) -> None:
     elif "NET/IB" in line and (cards := _CARDS.findall(line)):
         log.cards.setdefault(host, [name for name, _ in cards])
         log.fabric = cards[0][1]
-    elif "NET/Socket" in line and (found := _INTERFACES.findall(line)):
-        log.interfaces += [each for each in found if each not in log.interfaces]
+    elif "NET/Socket" in line and (names := _INTERFACES.findall(line)):
+        log.interfaces += [card for card in names if card not in log.interfaces]
     if (match := _NETWORK.search(line)) and match[1] not in log.networks:
         log.networks.append(match[1])
     if (match := _GDR.search(line)) and not (match[1] == "1" and log.gdr is False):

@@ -48,9 +48,8 @@ class ProgressLog:
 
 
 _BAR = re.compile(
-    r"(?<!\d)\d++%\|[^|]*+\|\s*(?P<done>\d+)/(?P<total>\d+) "
-    r"\[(?P<elapsed>[\d:]+)<(?P<left>[\d:?]+),\s*(?P<rate>[\d.?]+) ?"
-    r"(?P<unit>[\w.]+/s|s/[\w.]+)?(?: *examples/s)?"
+    r"(?<!\d)\d++%\|[^|]*+\|\s*(\d+)/(\d+) \[([\d:]+)<([\d:?]+),\s*([\d.?]+) ?"
+    r"([\w.]+/s|s/[\w.]+)?(?: *examples/s)?"
 )
 _LABEL = re.compile(r"[|%\r\n]")
 _STEP = re.compile(r"\b(?:step|iteration|iter)\b[ :=\[]+(\d+)", re.IGNORECASE)
@@ -82,18 +81,18 @@ def read_progress(lines: Sequence[str]) -> ProgressLog | None:
 
 def _bars(line: str) -> Iterator[BarLine]:
     end = 0
-    for found in _BAR.finditer(line):
-        label, end = _LABEL.split(line[end : found.start()])[-1].rstrip(), found.end()
-        rate, unit = found["rate"], found["unit"] or "it/s"
+    for match in _BAR.finditer(line):
+        label, end = _LABEL.split(line[end : match.start()])[-1].rstrip(), match.end()
+        done, total, elapsed, left, rate, unit = match.groups(default="it/s")
         value = None if "?" in rate else float(rate)
         inverse = unit.startswith("s/")
         seconds = None if not value else (value if inverse else 1 / value)
         yield BarLine(
             label.removesuffix(":").rsplit("]", 1)[-1].strip(),
-            int(found["done"]),
-            int(found["total"]),
-            _clock(found["elapsed"]),
-            None if "?" in found["left"] else _clock(found["left"]),
+            int(done),
+            int(total),
+            _clock(elapsed),
+            None if "?" in left else _clock(left),
             seconds,
             unit.removeprefix("s/") if inverse else unit.removesuffix("/s"),
         )

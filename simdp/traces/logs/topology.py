@@ -36,8 +36,8 @@ class NodeTopology:
         order = {path: place for place, path in enumerate(PATHS)}
         best = set()
         for gpu in self.gpus:
-            each = [self.paths[gpu, card] for card in self.cards if (gpu, card) in self.paths]
-            known = [path for path in each if path in order]
+            paths = [self.paths[gpu, card] for card in self.cards if (gpu, card) in self.paths]
+            known = [path for path in paths if path in order]
             if known:
                 best.add(min(known, key=lambda path: order[path]))
         return best

@@ -58,18 +58,17 @@ class WatchdogLog:
 _PREFIX = re.compile(r"\[rank(\d+)\]|\brank=(\d+)\b", re.IGNORECASE)
 _GROUP_RANK = re.compile(r"\[Rank (\d+)\]")
 _CALL = re.compile(
-    r"(?:SeqNum=(?P<seq>\d+),\s*)?OpType=(?P<op>\w+)(?:,\s*NumelIn=(?P<in>\d+))?"
-    r"(?:,\s*NumelOut=(?P<out>\d+))?(?:,\s*Timeout\(ms\)=(?P<limit>\d+))?"
+    r"(?:SeqNum=(\d+),\s*)?OpType=(\w+)(?:,\s*NumelIn=(\d+))?"
+    r"(?:,\s*NumelOut=(\d+))?(?:,\s*Timeout\(ms\)=(\d+))?"
 )
 _RAN = re.compile(r"ran for (\d+) milliseconds")
 _PROGRESS = re.compile(
-    r"\[PG(?: ID)? (?P<id>\w+)(?: PG GUID (?P<guid>\w+))?[^\]]*? Rank (?P<rank>\d+)\].*?"
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
-    r"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+    r"\[PG(?: ID)? (\w+)(?: PG GUID (\w+))?[^\]]*? Rank (\d+)\].*?"
+    r"last enqueued (?:NCCL )?work: (-?\d+), last completed (?:NCCL )?work: (-?\d+)"
 )
 _EXIT = re.compile(
-    r"exitcode:? *: *(?P<elastic>-?\d+)\)?(?: local_rank: (?P<local>\d+))?"
-    r"|exits with return code = (?P<deepspeed>-?\d+)"
+    r"exitcode:? *: *(-?\d+)\)?(?: local_rank: (\d+))?"  # of torch elastic
+    r"|exits with return code = (-?\d+)"  # of DeepSpeed
 )
 _LOCAL_RANK = re.compile(r"local_rank[=:]\s*(\d+)")
 _KILLED = re.compile(
@@ -86,8 +85,8 @@ _SAVING = re.compile(
     re.IGNORECASE,
 )
 _FINGERPRINT = re.compile(
-    r"Rank (?P<rank>\d+) is running (?:in)?(?:consistent )?collective: CollectiveFingerPrint\("
-    r"(?:SequenceNumber=(?P<seq>\d+), ?)?OpType=(?P<op>\w+), TensorShape=\[(?P<shape>[\d, ]*)\]"
+    r"Rank (\d+) is running (?:in)?(?:consistent )?collective: CollectiveFingerPrint\("
+    r"(?:SequenceNumber=(\d+), ?)?OpType=(\w+), TensorShape=\[([\d, ]*)\]"
 )
 _UNUSED = re.compile(
     r"Parameters? (?:indices )?which did not receive grad for rank \d+: ([^\n]*)"
@@ -122,18 +121,20 @@ def read_watchdog(lines: Sequence[str]) -> WatchdogLog | None:
             experts = bool(_EXPERTS.search(line))
     if not (calls or progress or ends or unused):
         return None
-    found = _once(calls, progress)
     rows = tuple(dict.fromkeys(progress))
-    return WatchdogLog(found, rows, tuple(ends), saving, experts, unused)
+    return WatchdogLog(_once(calls, progress), rows, tuple(ends), saving, experts, unused)
 
 
 def _fingerprints(line: str) -> Iterator[WaitingCall]:
     """Calls that torch compared itself (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
-    for found in _FINGERPRINT.finditer(line):
-        number = int(found["seq"]) if found["seq"] else None
-        name = collective_name(found["op"]) or found["op"].lower()
-        shape = [int(size) for size in found["shape"].split(",") if size.strip()]
-        yield WaitingCall(int(found["rank"]), "", number, name, prod(shape), None, None, None)
+    for rank, number, op, shape in _FINGERPRINT.findall(line):
+        name = collective_name(op) or op.lower()
+        num_in = prod(int(size) for size in shape.split(",") if size.strip())
+        yield WaitingCall(int(rank), "", _whole(number), name, num_in, None, None, None)
+
+
+def _whole(digits: str | None) -> int | None:
+    return int(digits) if digits else None
 
 
 def rank_of(line: str) -> int | None:
@@ -145,42 +146,37 @@ def rank_of(line: str) -> int | None:
 
 
 def _call(line: str) -> WaitingCall | None:
-    found = _CALL.search(line)
-    if found is None:
+    match = _CALL.search(line)
+    if match is None:
         return None
+    number, op, num_in, num_out, limit = match.groups()
     ran = _RAN.search(line)
-
-    def whole(key: str) -> int | None:
-        return int(found[key]) if found[key] else None
-
-    limit = whole("limit")
-    name = collective_name(found["op"]) or found["op"].lower().strip("_")
     return WaitingCall(
         rank_of(line),
         "",
-        whole("seq"),
-        name,
-        whole("in"),
-        whole("out"),
-        None if limit is None else limit / 1e3,
+        _whole(number),
+        collective_name(op) or op.lower().strip("_"),
+        _whole(num_in),
+        _whole(num_out),
+        int(limit) / 1e3 if limit else None,
         int(ran[1]) / 1e3 if ran else None,
     )
 
 
 def _progress(line: str) -> RankProgress | None:
-    if not (found := _PROGRESS.search(line)):
+    if not (match := _PROGRESS.search(line)):
         return None
+    group, guid, in_group, enqueued, completed = match.groups()
     prefix = _PREFIX.search(line)
-    rank = int(prefix[1] or prefix[2]) if prefix else int(found["rank"])
-    group = found["guid"] or found["id"]
-    return RankProgress(rank, group, int(found["enqueued"]), int(found["completed"]))
+    rank = int(prefix[1] or prefix[2]) if prefix else int(in_group)
+    return RankProgress(rank, guid or group, int(enqueued), int(completed))
 
 
 def _once(
     calls: Sequence[WaitingCall], progress: Sequence[RankProgress]
 ) -> tuple[WaitingCall, ...]:
     """Drop repeated lines, and give each call the group whose next collective it is."""
-    found = dict[tuple[object, ...], WaitingCall]()
+    waiting = dict[tuple[object, ...], WaitingCall]()
     for call in calls:
         groups = {
             row.group
@@ -189,10 +185,10 @@ def _once(
         }
         group = groups.pop() if len(groups) == 1 else ""
         key = (call.rank, call.sequence, call.name, call.num_in)
-        known = found.setdefault(key, call._replace(group=group))
+        known = waiting.setdefault(key, call._replace(group=group))
         if known.waited_s is None and call.waited_s is not None:
-            found[key] = call._replace(group=group)
-    return tuple(_with_group(call, found.values(), progress) for call in found.values())
+            waiting[key] = call._replace(group=group)
+    return tuple(_with_group(call, waiting.values(), progress) for call in waiting.values())
 
 
 def _with_group(
@@ -202,9 +198,9 @@ def _with_group(
     if call.group:
         return call
     like = {
-        one.group
-        for one in calls
-        if one.group and (one.sequence, one.name) == (call.sequence, call.name)
+        other.group
+        for other in calls
+        if other.group and (other.sequence, other.name) == (call.sequence, call.name)
     }
     groups = like or {row.group for row in progress}
     return call._replace(group=groups.pop()) if len(groups) == 1 else call
@@ -212,10 +208,10 @@ def _with_group(
 
 def _ends(line: str) -> Iterator[RankEnd]:
     if match := _EXIT.search(line):
-        code = int(match["elastic"] or match["deepspeed"])
-        local = match["local"] or (found[1] if (found := _LOCAL_RANK.search(line)) else None)
+        code = int(match[1] or match[3])
+        local = match[2] or (written[1] if (written := _LOCAL_RANK.search(line)) else None)
         if code:
-            yield RankEnd(None if local is None else int(local), code, f"exit status {code}")
+            yield RankEnd(_whole(local), code, f"exit status {code}")
     elif _BUS.search(line):
         yield RankEnd(rank_of(line), -7, "a bus error in shared memory")
     elif _KILLED.search(line):
