@@ -251,7 +251,7 @@ def sentences(text):
     """The sentences of a page, without its code, tables, headings and pictures."""
     text = re.sub(r"\A---.*?^---$|^```.*?^```$", "", text, flags=re.S | re.M)
     text = re.sub(r"^(\||#|!\[).*$", "", text, flags=re.M)
-    for paragraph in re.split(r"\n\s*\n|(?:^|\n)\s*(?:[-*]|\d+\.) ", text):
+    for paragraph in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.) ", text, flags=re.M):
         yield from re.split(r"(?<=[.?!])[*)]* (?=[A-Z*`\[(0-9])", " ".join(paragraph.split()))
 
 
