@@ -19,8 +19,8 @@ from simdp.engine.simulate import simulate
 from simdp.errors import ScenarioError
 from simdp.reports.chrome_trace import write
 from simdp.scenario import checked
-from simdp.studies.answers import timed_only
-from simdp.studies.replay import replay_of
+from simdp.studies.replay.scenario import replay_of
+from simdp.studies.variants import timed_only
 from simdp.traces import read_traces
 
 SIZES = (4, 8, 16, 64)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from simdp.studies.compare_results import compare_results
     from simdp.studies.diagnose import diagnose
     from simdp.studies.plan import plan
-    from simdp.studies.replay import replay
+    from simdp.studies.replay.scenario import replay
     from simdp.studies.sweep import sweep
 
 _HOMES = {
@@ -56,7 +56,7 @@ _HOMES = {
     "diagnose": "simdp.studies.diagnose",
     "load_scenario": "simdp.scenario",
     "plan": "simdp.studies.plan",
-    "replay": "simdp.studies.replay",
+    "replay": "simdp.studies.replay.scenario",
     "save_traces": "simdp.reports.rank_traces",
     "simulate": "simdp.engine.simulate",
     "sweep": "simdp.studies.sweep",

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from simdp.cluster import Overheads
+from simdp.cluster.hardware import Overheads
 from simdp.steps.facts import Facts, StepContext
 from simdp.steps.ops import Unless
 from simdp.steps.program import LATE, Program, flat

@@ -153,7 +153,8 @@ def test_the_blocks_of_the_annotated_scenario_make_a_valid_one(tmp_path):
 
 
 def test_every_key_of_the_specs_stands_in_the_annotated_scenario():
-    from simdp.cluster import Cluster, InterNode
+    from simdp.cluster import Cluster
+    from simdp.cluster.numbering import InterNode
     from simdp.scenario.root import Neighbour, Scenario
     from simdp.strategies.ddp import DDP
     from simdp.workload import Workload

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.leaderboard.points import FILE, put
-from simdp.cluster import Cluster, Device
+from simdp.cluster import Cluster
+from simdp.cluster.hardware import Device
 from simdp.errors import ScenarioError
 from simdp.scenario.placement import wiring_of
 from simdp.steps.partition import BUCKET_CAP_NBYTES

@@ -177,7 +177,7 @@ def _recording(
         recording_of_scenario,
         recording_of_traces,
     )
-    from simdp.studies.replay import size_of
+    from simdp.studies.replay.scenario import size_of
 
     first = Path(sources[0])
     is_traces = first.suffix not in SCRIPT + SCENARIO

@@ -12,7 +12,7 @@ from simdp.cli.completion import DEVICES, MACHINES
 from simdp.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from simdp.studies.replay import Replayed
+    from simdp.studies.replay.scenario import Replayed
 
 
 def replay(
@@ -54,7 +54,7 @@ def replay(
 ) -> int:
     """Write a scenario from profiler traces: the same step, for any number of ranks."""
     from simdp.files import check_outputs, whole_files
-    from simdp.studies.replay import read_job, replay_of, size_of
+    from simdp.studies.replay.scenario import read_job, replay_of, size_of
 
     if out.suffix not in (".yaml", ".yml"):
         raise ScenarioError(f"--out {out}: is no YAML file; write for example scenario.yaml.")

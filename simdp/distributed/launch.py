@@ -35,7 +35,8 @@ from simdp.files import read_text
 from simdp.phrases import problems
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace, part
-from simdp.scenario.machines import cluster_file, read_cluster, usual_times, with_machine
+from simdp.scenario.defaults import usual_times
+from simdp.scenario.overrides import cluster_file, read_cluster, with_machine
 from simdp.scenario.root import Scenario
 from simdp.version import __version__
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.engine.compute import times_of
+from simdp.engine.compute.profile_times import times_of
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.interpreters.costs import Costs
 from simdp.engine.ops import CallWork, RecordedPass, UpdateWork

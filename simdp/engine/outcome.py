@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.cluster import Cluster, Device
+from simdp.cluster import Cluster
+from simdp.cluster.hardware import Device
 from simdp.collectives import Plan
 from simdp.collectives.costs import Cost, Wiring
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FIXED_SHARES, Clock
-from simdp.engine.compute import times_of
 from simdp.engine.compute.call_times import CallTimes, alike
-from simdp.engine.compute.profile_times import MeasuredTimes, profiled_update
+from simdp.engine.compute.profile_times import MeasuredTimes, profiled_update, times_of
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.interpreters.footprints import offloaded_nbytes
 from simdp.engine.launcher import StepRecord

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.engine.compute import Times, times_of
+from simdp.engine.compute.profile_times import Times, times_of
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.samples import BatchSamples
 from simdp.engine.slowdown import Slowdown

@@ -14,7 +14,7 @@ from simdp.arrays import Floats
 from simdp.cluster.stragglers import DegradedLink
 from simdp.collectives import Wiring
 from simdp.engine.clocks.streams import Streams
-from simdp.engine.compute import Times
+from simdp.engine.compute.profile_times import Times
 from simdp.engine.interpreters.costs import Costs
 from simdp.engine.ops import (
     BytesMoved,

@@ -12,7 +12,7 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import Clock
-from simdp.engine.compute import Times, times_of
+from simdp.engine.compute.profile_times import Times, times_of
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.interpreters.costs import Costs, WorkPiece
 from simdp.engine.interpreters.footprints import Amount

@@ -17,7 +17,7 @@ from simdp.collectives import plans as ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FABRICS, Clock, Fabric, OtherJob, clock_for
 from simdp.engine.clocks.vector import FINE_RANKS
-from simdp.engine.compute import Times
+from simdp.engine.compute.profile_times import Times
 from simdp.engine.interpreters.costs import Rehearsals
 from simdp.engine.interpreters.footprints import fits_host
 from simdp.engine.interpreters.memory import OBSERVED_STEPS, MemoryLedger

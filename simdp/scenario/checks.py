@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster import Cluster, Device
-from simdp.cluster.hardware import DEVICES
+from simdp.cluster import Cluster
+from simdp.cluster.hardware import DEVICES, Device
 from simdp.cluster.stragglers import Pause
 from simdp.collectives import Collectives
 from simdp.errors import shown, unknown_name

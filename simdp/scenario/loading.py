@@ -32,15 +32,16 @@ from simdp.scenario.checks import (
     sure,
     target_problems,
 )
-from simdp.scenario.machines import may_name, with_machine
 from simdp.scenario.measured import built, contradictions, world_size
 from simdp.scenario.overrides import (
     Raw,
     as_written,
     grid,
+    may_name,
     move_paths,
     sweep_problems,
     with_current_sweep,
+    with_machine,
 )
 from simdp.scenario.placement import degraded_problems, neighbour_problems, straggler_problems
 from simdp.scenario.root import Scenario, build, validated

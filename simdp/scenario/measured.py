@@ -14,8 +14,7 @@ from simdp.cluster.hardware import Calibration
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.percent import Percent
-from simdp.scenario.machines import may_name, with_machine
-from simdp.scenario.overrides import Raw, override_all, set_key
+from simdp.scenario.overrides import Raw, may_name, override_all, set_key, with_machine
 from simdp.spec import (
     Bandwidth,
     Bool,

@@ -1,4 +1,9 @@
-"""Overrides: dotted keys set in a scenario as plain data, by the command line or by a sweep."""
+"""Scenarios as plain data: values of their machine, and dotted keys set by overrides or a sweep.
+
+The scenario's keys have precedence over those of ``cluster.machine``: a key of ``cluster``, or
+inside ``inter_node``, ``overheads`` or a cost of the same kind. Where only a cluster is needed, a
+machine's name can replace a scenario.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,17 @@ import copy
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from simdp.cluster.hardware import DEVICES, LINKS, is_file
-from simdp.collectives import FAMILIES
-from simdp.errors import ScenarioError, shown
+from simdp.cluster.hardware import DEVICES, LINKS, MACHINES, is_file, is_known, read_machine
+from simdp.collectives import FAMILIES, has_cost, named
+from simdp.errors import ScenarioError, close_names, shown, unknown_name
 from simdp.files import read_scenario, shards_of
 from simdp.renamed_keys import current_key, old_keys, with_current_keys
-from simdp.scenario.machines import NAMING, may_name, with_machine
+from simdp.scenario.shipped import find, names
 
 Raw = dict[str, Any]
 
@@ -23,6 +29,134 @@ MAX_POINTS = 10_000
 
 MAX_DEPTH = 32
 """Maximum nesting of keys."""
+
+
+# Machines -----------------------------------------------------------------------------------------
+
+MACHINE = "cluster.machine"
+
+NAMING = ("cluster", MACHINE)
+"""Keys that may name a machine. They are set first, then the machine's values are merged, then
+other keys are set."""
+
+MERGED = ("inter_node", "overheads", "cost")
+"""Keys that are merged key by key; all others are replaced as a whole."""
+
+
+def may_name(keys: Iterable[str]) -> bool:
+    """Return whether one of some dotted keys may name a machine."""
+    return any(key in NAMING for key in keys)
+
+
+def cluster_file(path: Path) -> Path:
+    """Return the file of ``--cluster``; machines' names, and unknown ones, stay unchanged."""
+    if not is_known(str(path)):
+        with suppress(ScenarioError):  # which does not know of machines
+            return find(path)
+    return path
+
+
+def read_cluster(path: Path, known: Sequence[str]) -> Raw:
+    """Read the value of ``--cluster`` as a scenario in plain data; of a machine, one node.
+
+    A file with sources of its figures is a machine's, as written by ``calibrate``.
+
+    Parameters
+    ----------
+    path : Path
+        Result of `cluster_file`: a YAML file, a saved ``result.json``, or the name of a machine.
+    known : sequence of str
+        Keys of a scenario; all but ``cluster`` may be missing.
+
+    Raises
+    ------
+    ScenarioError
+        If it does not exist, has no cluster, or a key is unknown.
+    """
+    name = str(path)
+    if is_known(name):
+        return _one_node(name, name, Path())
+    if not path.suffix and not path.exists():
+        lead = f"--cluster {path}: there is no such file, scenario or machine"
+        close, known = close_names(name, [*MACHINES.names(), *names()]), MACHINES.names()
+        raise ScenarioError([unknown_name("machine", name, known, close, lead=lead)])
+    raw = read_scenario(path)
+    if not isinstance(raw, dict) or not isinstance(raw.get("cluster"), dict):
+        raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])
+    if "source" in raw or "calibration" in raw:
+        return _one_node(path.stem, path.name, path.parent)
+    unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]
+    if unknown:
+        raise ScenarioError(unknown)
+    return raw
+
+
+def _one_node(name: str, machine: str, base: Path) -> Raw:
+    """Return a scenario of one node of a machine."""
+    node = read_machine(machine, base).cluster.get("devices_per_node", 1)
+    return {"name": name, "cluster": {"machine": machine, "world_size": node}}
+
+
+def with_machine(raw: Raw, base: Path, swept: Collection[str] = ()) -> Raw:
+    """Return a scenario as plain data, with defaults from its machine.
+
+    Parameters
+    ----------
+    raw : dict
+        The scenario; not changed. Without a machine, or with invalid keys, it is returned
+        unchanged: validation reports the errors.
+    base : Path
+        Folder that relative paths start from.
+    swept : collection of str, optional
+        Keys that are set later, in addition to those of the scenario's sweep.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such machine, or its file cannot be read.
+    """
+    cluster = raw.get("cluster")
+    own = raw.get("collectives", {})
+    if not isinstance(cluster, dict) or not isinstance(own, dict):
+        return raw
+    name = cluster.get("machine")
+    if not isinstance(name, str):
+        return raw
+    try:
+        machine = read_machine(name, base)
+    except ScenarioError as error:
+        raise ScenarioError([f"cluster.machine: {line}" for line in error.problems]) from None
+    filled = {**raw, "cluster": _under(machine.cluster, cluster)}
+    if machine.collectives:
+        filled["collectives"] = _under(machine.collectives, own)
+        sweep = raw.get("sweep")
+        swept = [*swept, *map(str, sweep if isinstance(sweep, dict) else ())]
+        over_links = named(own, swept)
+        # An algorithm that the scenario names is simulated: the machine's cost holds for the rest.
+        if over_links and "cost" in machine.collectives and not has_cost(own, swept):
+            filled["collectives"].setdefault("over_links", over_links)
+    return filled
+
+
+def _under(brought: Raw, own: Raw) -> Raw:
+    """Merge a mapping with defaults from another one."""
+    found = copy.deepcopy(brought)
+    for key, value in own.items():
+        below = found.get(key)
+        if key in MERGED and isinstance(below, dict) and isinstance(value, dict):
+            found[key] = _joined(below, value)
+        else:
+            found[key] = value
+    return found
+
+
+def _joined(below: Raw, value: Raw) -> Raw:
+    """Merge single keys, unless the two are of different kinds."""
+    kind = below.get("kind")
+    return {**below, **value} if value.get("kind", kind) == kind else value
+
+
+# Overrides ----------------------------------------------------------------------------------------
 
 
 def as_written(

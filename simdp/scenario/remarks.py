@@ -13,7 +13,7 @@ from simdp.cluster.stragglers import SlowNode, SlowRank
 from simdp.collectives import Collectives
 from simdp.collectives.costs import Cost
 from simdp.errors import ScenarioError
-from simdp.scenario.machines import (
+from simdp.scenario.defaults import (
     described,
     network_over_machine,
     not_by_nccl,

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from simdp.arrays import Ints
-from simdp.cluster import Overheads
+from simdp.cluster.hardware import Overheads
 from simdp.steps.ops import Op, Quorum
 from simdp.steps.partition import Bucket
 from simdp.workload import Workload
@@ -23,6 +23,9 @@ from simdp.workload.sampling import Participants, StepBatches
 
 Ops = Iterator[Op]
 """Generators of operations, returned by a strategy's methods."""
+
+Tags = Iterator[int]
+"""Numbers of the collectives of a step, in order."""
 
 StateTensor = Parameter | Buffer
 """Tensors of a model in torch's state_dict."""

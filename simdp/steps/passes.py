@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from simdp.steps.facts import Facts, Ops, StateTensor
+from simdp.steps.facts import Facts, Ops, StateTensor, Tags
 from simdp.steps.ops import (
     Backward,
     Batch,
@@ -20,9 +20,6 @@ from simdp.steps.partition import Group, MiB, assign
 
 BROADCAST_NBYTES = 250 * MiB
 """Buffer size of broadcasts of parameters [bytes] (torch: _sync_module_states)."""
-
-Tags = Iterator[int]
-"""Numbers of the collectives of a step, in order."""
 
 AtCall = Callable[[int], Ops]
 """Runs before or after a call of the model, given its number."""

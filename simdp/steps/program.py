@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from simdp.arrays import Ints
-from simdp.cluster import Overheads
+from simdp.cluster.hardware import Overheads
 from simdp.errors import OperationError, ScenarioError
 from simdp.steps.facts import Facts, LayerDtypes, Nominal, Ops, StepContext, longest_period
 from simdp.steps.ops import (

@@ -22,7 +22,7 @@ import numpy as np
 
 from simdp.arrays import Ints
 from simdp.spec import Spec
-from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
+from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, Tags, trainable
 from simdp.steps.ops import (
     QUORUM,
     AllGather,
@@ -42,15 +42,7 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import Bucket, Group, Partition, ReplicatedPart, assign, limits
-from simdp.steps.passes import (
-    Tags,
-    backward,
-    forward,
-    forward_of_all,
-    scatter,
-    send_all,
-    send_buffers,
-)
+from simdp.steps.passes import backward, forward, forward_of_all, scatter, send_all, send_buffers
 from simdp.strategies.comm_hooks import CommHook
 from simdp.workload import Workload
 from simdp.workload.compute import Host

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simdp.spec import Bool, Float, Int
-from simdp.steps.facts import Facts, Ops, StateTensor, StepContext
+from simdp.steps.facts import Facts, Ops, StateTensor, StepContext, Tags
 from simdp.steps.ops import (
     CopyOut,
     Gather,
@@ -27,7 +27,7 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import MiB
-from simdp.steps.passes import Tags, backward, forward_of_all, nbytes_of, packed, scatter
+from simdp.steps.passes import backward, forward_of_all, nbytes_of, packed, scatter
 from simdp.strategies.base import (
     Departure,
     Strategy,

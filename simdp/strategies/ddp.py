@@ -21,10 +21,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from simdp.errors import ScenarioError, shown, unknown_name
 from simdp.results.comparison import written
 from simdp.spec import Bool, Bytes, Float, Int, Spec, problem
-from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, trainable
+from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, Tags, trainable
 from simdp.steps.ops import AllReduce, Copy, FillBucket, Hold, ScaleLoss, Take, Update, Wait
 from simdp.steps.partition import Bucket, assign, limits, rules
-from simdp.steps.passes import Tags, backward, forward, send, send_buffers
+from simdp.steps.passes import backward, forward, send, send_buffers
 from simdp.strategies.base import (
     Departure,
     Low,

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field
 from simdp.arrays import Ints
 from simdp.errors import shown
 from simdp.spec import Bool, Int, problem
-from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext
+from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, Tags
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
@@ -36,7 +36,7 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import Bucket, Group, RowPartition, by_rows
-from simdp.steps.passes import Tags, backward, forward
+from simdp.steps.passes import backward, forward
 from simdp.strategies.base import (
     Low,
     Strategy,

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from simdp.arrays import Ints
 from simdp.spec import Bool, Int
-from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext
+from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, Tags
 from simdp.steps.ops import (
     AllReduce,
     FillBucket,
@@ -32,7 +32,7 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import Bucket, Group, Partition, ReplicatedPart
-from simdp.steps.passes import Tags, backward, forward
+from simdp.steps.passes import backward, forward
 from simdp.strategies.base import (
     Low,
     Strategy,

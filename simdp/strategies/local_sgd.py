@@ -13,7 +13,7 @@ from simdp.arrays import Ints
 from simdp.errors import shown
 from simdp.results.comparison import written
 from simdp.spec import MAX_INT, Bool, Bytes, Int, problem
-from simdp.steps.facts import Facts, Ops, StepContext, num_trainable
+from simdp.steps.facts import Facts, Ops, StepContext, Tags, num_trainable
 from simdp.steps.ops import (
     Average,
     Copy,
@@ -25,7 +25,6 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import Bucket, Group
-from simdp.steps.passes import Tags
 from simdp.strategies.base import (
     Departure,
     Strategy,

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from simdp.spec import Bool, Bytes, Int, problem
-from simdp.steps.facts import Facts, Ops, StepContext, trainable
+from simdp.steps.facts import Facts, Ops, StepContext, Tags, trainable
 from simdp.steps.ops import (
     AllGather,
     AllReduce,
@@ -42,7 +42,7 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import BUCKET_CAP_NBYTES, Bucket, Partition, ReplicatedPart, least_loaded
-from simdp.steps.passes import AtCall, Tags, backward, forward
+from simdp.steps.passes import AtCall, backward, forward
 from simdp.strategies.base import (
     Strategy,
     agree,

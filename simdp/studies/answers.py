@@ -29,6 +29,7 @@ from simdp.studies.intervals import (
     widened,
     with_pool,
 )
+from simdp.studies.variants import timed_only
 
 MAX_RANKS = 1024  # most ranks of a run that is repeated; metrics of larger ones stay None
 
@@ -63,14 +64,6 @@ def complete(scenario: Scenario, result: Result) -> None:
         metrics["without_stragglers_s"] = even if is_measured else None
         result.slowest = _slowest(scenario, result)
     metrics["interval_s"] = interval_of(scenario, metrics["step_time_s"])
-
-
-def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
-    """The same run, timing only, with changes to the cluster."""
-    changed: dict[str, Any] = {"numerics": False}
-    if cluster:
-        changed["cluster"] = scenario.cluster.model_copy(update=cluster)
-    return scenario.model_copy(update=changed)
 
 
 def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float | None:

@@ -28,15 +28,8 @@ from simdp.results.collective import (
     NcclLog,
     read_nccl_tests,
 )
-from simdp.scenario.machines import (
-    RESIZING,
-    by_nccl,
-    cluster_file,
-    in_place_of_machine,
-    not_by_nccl,
-    read_cluster,
-    with_machine,
-)
+from simdp.scenario.defaults import RESIZING, by_nccl, in_place_of_machine, not_by_nccl
+from simdp.scenario.overrides import cluster_file, read_cluster, with_machine
 from simdp.scenario.placement import split_ranks, wiring_of
 from simdp.scenario.remarks import without_nvls
 from simdp.scenario.root import Scenario

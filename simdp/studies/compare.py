@@ -28,9 +28,8 @@ from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison, writ
 from simdp.results.metrics import num_warm_up
 from simdp.results.result import Result
 from simdp.scenario import checked
-from simdp.scenario.machines import MACHINE
 from simdp.scenario.measured import world_size
-from simdp.scenario.overrides import Raw, as_written, grid, set_key, sweep_problems
+from simdp.scenario.overrides import MACHINE, Raw, as_written, grid, set_key, sweep_problems
 from simdp.scenario.remarks import HARDWARE
 from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find

@@ -22,8 +22,7 @@ from simdp.results.metrics import BUSY, REST, WAITING, limit_of
 from simdp.results.plan import ExtrapolatedPoint, Extrapolation, RecordedStep
 from simdp.results.result import FailedPoint, Result, Study
 from simdp.scenario import checked
-from simdp.scenario.machines import MACHINE, with_machine
-from simdp.scenario.overrides import Raw, as_written
+from simdp.scenario.overrides import MACHINE, Raw, as_written, with_machine
 from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
 from simdp.strategies import strategy_class
@@ -32,7 +31,7 @@ from simdp.studies.executor import Failed, PointExecutor
 from simdp.studies.fits import fitting_settings_in_words, need_in_words
 from simdp.studies.many import Progress, simulate_all
 from simdp.studies.methods import known_value, machine_with
-from simdp.studies.replay import Replayed, read_job, replay_of
+from simdp.studies.replay.scenario import Replayed, read_job, replay_of
 from simdp.studies.store import Store
 from simdp.studies.sweep import MAX_INTERVALS
 from simdp.studies.variants import parse_world_sizes

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from simdp.engine.compute import Times
+from simdp.engine.compute.profile_times import Times
 from simdp.engine.interpreters.footprints import fits_host, offloaded_nbytes
 from simdp.engine.outcome import price_date, rates
 from simdp.engine.phases import EDGE, MemoryLine, lines_by_phase

@@ -28,7 +28,7 @@ from simdp.cluster.hardware import describe_device, describe_link
 from simdp.family import WRITTEN_OUT
 from simdp.files import Catalogue
 from simdp.reports import reference_page
-from simdp.scenario.machines import MERGED
+from simdp.scenario.overrides import MERGED
 from simdp.scenario.root import Scenario
 from simdp.spec import Quantity, Spec, from_catalogue, one_of
 from simdp.studies.families import families, tables

@@ -181,6 +181,14 @@ def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
     }
 
 
+def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
+    """The same run, timing only, with changes to the cluster."""
+    changed: dict[str, Any] = {"numerics": False}
+    if cluster:
+        changed["cluster"] = scenario.cluster.model_copy(update=cluster)
+    return scenario.model_copy(update=changed)
+
+
 def variant(scenario: Scenario, settings: Mapping[str, Any], steps: int) -> Scenario | None:
     """Shorten one point and change some settings, timing only; None where these are invalid.
 

@@ -4,8 +4,7 @@ import pytest
 from for_each import for_each
 
 import simdp
-from simdp.cluster import Device
-from simdp.cluster.hardware import DEVICES
+from simdp.cluster.hardware import DEVICES, Device
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 

@@ -12,7 +12,7 @@ from simdp.cluster.hardware import read_machine
 from simdp.distributed.launch import find
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
-from simdp.scenario.machines import FEW_STEPS, SOME_STEPS
+from simdp.scenario.defaults import FEW_STEPS, SOME_STEPS
 from simdp.scenario.overrides import override_all
 from simdp.scenario.remarks import remarks
 from simdp.studies.collective import load_cost

@@ -11,7 +11,7 @@ from simdp.cluster.hardware import MACHINES, describe_machine, read_machine
 from simdp.errors import ScenarioError
 from simdp.files import read_yaml
 from simdp.scenario import load_scenario
-from simdp.scenario.machines import with_machine
+from simdp.scenario.overrides import with_machine
 from simdp.scenario.placement import wiring_of
 
 POOL = read_yaml(Path(simdp.__file__).parent / "collectives/costs/pool.yaml")

@@ -4,7 +4,7 @@ import numpy as np
 from for_each import for_each
 from small_workload import LINEAR, NUM_SAMPLES, workload
 
-from simdp.cluster import Overheads
+from simdp.cluster.hardware import Overheads
 from simdp.steps.facts import Exchanged, Facts, StepContext
 from simdp.steps.partition import Bucket
 

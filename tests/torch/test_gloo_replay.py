@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simdp.studies.replay import replay_of
+from simdp.studies.replay.scenario import replay_of
 from simdp.traces import read_trace
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
-from simdp.cluster import Overheads
+from simdp.cluster.hardware import Overheads
 from simdp.collectives import Plan
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.network import NetworkRoutes

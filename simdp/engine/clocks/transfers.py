@@ -15,7 +15,7 @@ import numpy as np
 import simpy
 
 from simdp.arrays import Ints
-from simdp.cluster import Overheads
+from simdp.cluster.hardware import Overheads
 from simdp.collectives import Plan, SubPlan
 from simdp.collectives.plans import Round, expand
 from simdp.engine.clocks.flows import EventLoop, Figures, FlowLinks, SlowedClock, Wires

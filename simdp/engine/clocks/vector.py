@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.cluster import Overheads
+from simdp.cluster.hardware import Overheads
 from simdp.collectives import Plan, SubPlan
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.network import Connections, NetworkRoutes, RoundTransfers

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.cluster import Device
-from simdp.cluster.hardware import DEVICES
+from simdp.cluster.hardware import DEVICES, Device
 from simdp.engine.compute.call_times import CallTimes, Columns, Shapes, alike, layer_kernels
 from simdp.engine.compute.roofline import Roofline
 from simdp.strategies.base import Strategy

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from simdp.arrays import Floats, Ints
-from simdp.cluster import Cluster, Device
+from simdp.cluster import Cluster
+from simdp.cluster.hardware import Device
 from simdp.workload import Workload
 from simdp.workload.step_costs import matrix_dtype
 

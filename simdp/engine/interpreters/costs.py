@@ -19,9 +19,8 @@ from simdp.collectives.direct import copies_from, copies_to
 from simdp.engine import compression
 from simdp.engine.compression import CompressionKernels
 from simdp.engine.compression import seconds as kernels_seconds
-from simdp.engine.compute import Times
 from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
-from simdp.engine.compute.profile_times import profiled_update
+from simdp.engine.compute.profile_times import Times, profiled_update
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.interpreters.footprints import Amount, Footprint, OuterFootprint
 from simdp.engine.interpreters.records import Shapes, Stepping

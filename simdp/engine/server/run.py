@@ -21,7 +21,7 @@ from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import Clock, Fabric
 from simdp.engine.clocks.flows import LAST, EventLoop, FlowLinks, Wires, turn_of
 from simdp.engine.clocks.vector import record_meeting
-from simdp.engine.compute import Times
+from simdp.engine.compute.profile_times import Times
 from simdp.engine.interpreters.memory import OBSERVED_STEPS
 from simdp.engine.launcher import StepRecord, mean_losses
 from simdp.engine.network import NetworkRoutes

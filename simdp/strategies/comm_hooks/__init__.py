@@ -12,10 +12,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from simdp.family import Family
 from simdp.spec import Spec, one_of
-from simdp.steps.facts import Facts, Ops, StepContext
+from simdp.steps.facts import Facts, Ops, StepContext, Tags
 from simdp.steps.ops import AllReduce, Hold, Op, Rounding
 from simdp.steps.partition import Bucket, Group
-from simdp.steps.passes import Tags
 from simdp.workload import Workload
 from simdp.workload.precision import numpy_dtype
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from simdp.spec import Bool, Float, Int, one_of, problem
-from simdp.steps.facts import Facts, Ops, StepContext, num_trainable, trainable
+from simdp.steps.facts import Facts, Ops, StepContext, Tags, num_trainable, trainable
 from simdp.steps.ops import (
     AddSelected,
     AllGather,
@@ -28,7 +28,6 @@ from simdp.steps.ops import (
     Wait,
 )
 from simdp.steps.partition import Bucket, Factor, Factoring, Selection
-from simdp.steps.passes import Tags
 from simdp.strategies.comm_hooks import (
     COMM_HOOKS,
     CommHook,

@@ -16,10 +16,9 @@ from pydantic import PrivateAttr
 from simdp.arrays import Array
 from simdp.errors import ScenarioError, shown, unknown_name
 from simdp.files import read_text
-from simdp.steps.facts import Facts
+from simdp.steps.facts import Facts, Tags
 from simdp.steps.ops import AllReduce, CallHook, EndHook, Hold, OwnHook
 from simdp.steps.partition import Bucket
-from simdp.steps.passes import Tags
 from simdp.strategies.comm_hooks import CommHook, Sending, SentBucket
 from simdp.workload import Workload
 from simdp.workload.precision import numpy_dtype

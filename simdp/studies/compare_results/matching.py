@@ -17,8 +17,7 @@ from simdp.results.comparison import Side, written
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.metrics import num_warm_up
 from simdp.results.result import Result, Study
-from simdp.scenario.machines import MACHINE
-from simdp.scenario.overrides import Raw, grid, move_paths
+from simdp.scenario.overrides import MACHINE, Raw, grid, move_paths
 from simdp.scenario.root import build
 from simdp.studies.diagnose import diagnose
 from simdp.traces import kind_of

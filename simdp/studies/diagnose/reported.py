@@ -24,7 +24,7 @@ from simdp.reports.figures import nbytes, percent, seconds
 from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import Diagnosis, Finding, Remedy
 from simdp.results.result import Result
-from simdp.scenario.machines import with_machine
+from simdp.scenario.overrides import with_machine
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 from simdp.strategies.memory import fits

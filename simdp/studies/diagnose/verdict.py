@@ -41,7 +41,8 @@ from simdp.studies.diagnose.critical import CriticalSteps
 from simdp.studies.diagnose.evidence import Evidence
 from simdp.studies.diagnose.exposed import avoidable
 from simdp.studies.diagnose.host import num_reads
-from simdp.studies.replay import remedies, replay_of
+from simdp.studies.replay.remedies import remedies
+from simdp.studies.replay.scenario import replay_of
 from simdp.traces import ANNOTATION, RankTrace
 from simdp.traces.timeline import RankTimeline
 

@@ -51,7 +51,7 @@ from simdp.cluster import Cluster
 from simdp.cluster.allocators import Exact
 from simdp.cluster.hardware import Device
 from simdp.engine.choice import Planner
-from simdp.engine.compute import COMPUTE, Times
+from simdp.engine.compute.profile_times import COMPUTE, Times
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.interpreters.footprints import footprint_of
 from simdp.engine.launcher import Launcher

@@ -29,8 +29,7 @@ from simdp.results.comparison import written
 from simdp.results.metrics import Rates
 from simdp.results.plan import GOALS, Option
 from simdp.scenario import checked
-from simdp.scenario.machines import MACHINE
-from simdp.scenario.overrides import Raw, grid
+from simdp.scenario.overrides import MACHINE, Raw, grid
 from simdp.scenario.root import Scenario
 from simdp.spec import Spec, unknown_key
 from simdp.studies.variants import parse_sizes, parse_world_sizes

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats, product
-from simdp.cluster import Link
 from simdp.cluster.hardware import (
     AnyDevice,
+    Link,
     Overheads,
     catalogue_device,
     close_devices,
@@ -33,7 +33,6 @@ from simdp.scenario import checked
 from simdp.scenario.overrides import override_all
 from simdp.scenario.root import Scenario
 from simdp.spec import form_of
-from simdp.studies.answers import timed_only
 from simdp.studies.replay.layers import are_labelled, layers_of, text_of, units_of
 from simdp.studies.replay.strategy import Recognised, Sharded, recognise
 from simdp.studies.replay.timeline import (
@@ -56,6 +55,7 @@ from simdp.studies.replay.typical import (
     with_foreign,
     without_unit_copies,
 )
+from simdp.studies.variants import timed_only
 from simdp.traces import RankTrace, read_traces
 from simdp.traces.matching import check_one_job
 from simdp.traces.timeline import timeline

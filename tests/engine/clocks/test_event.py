@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_networks import cluster
 
-from simdp.cluster import Overheads
+from simdp.cluster.hardware import Overheads
 from simdp.collectives.direct import NaiveReduce
 from simdp.collectives.ring import RingAllReduce
 from simdp.collectives.tree import TreeBroadcast

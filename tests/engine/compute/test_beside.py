@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from for_each import for_each
 
-from simdp.cluster import Device
+from simdp.cluster.hardware import Device
 from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
 from simdp.engine.compute.roofline import Roofline
 from simdp.workload import Workload

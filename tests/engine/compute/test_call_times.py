@@ -8,7 +8,7 @@ from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.cluster import Device
+from simdp.cluster.hardware import Device
 from simdp.engine.compute import call_times
 from simdp.engine.compute.call_times import CallTimes, call_kernels
 from simdp.engine.compute.roofline import Roofline

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import simdp
-from simdp.cluster import Device
+from simdp.cluster.hardware import Device
 from simdp.engine.compute.call_times import CallTimes, call_kernels
 from simdp.engine.compute.roofline import Roofline
 from simdp.scenario import checked

@@ -3,7 +3,7 @@
 import numpy as np
 from for_each import for_each
 
-from simdp.cluster import Device
+from simdp.cluster.hardware import Device
 from simdp.engine.compute.roofline import Roofline
 
 FAST = Device(

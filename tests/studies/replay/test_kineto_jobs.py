@@ -2,7 +2,8 @@
 
 import pytest
 
-from simdp.studies.replay import remedies, replay_of
+from simdp.studies.replay.remedies import remedies
+from simdp.studies.replay.scenario import replay_of
 from simdp.studies.replay.timeline import BACKWARD, FORWARD
 from simdp.traces import read_trace
 from tests.for_each import for_each

@@ -7,7 +7,8 @@ import pytest
 
 from simdp.errors import ScenarioError
 from simdp.results.diagnosis import Cause
-from simdp.studies.replay import remedies, replay_of
+from simdp.studies.replay.remedies import remedies
+from simdp.studies.replay.scenario import replay_of
 from tests.for_each import for_each
 from tests.studies.replay.traced import scenario, step_time, traces_of, with_keys
 

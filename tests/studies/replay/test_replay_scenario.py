@@ -6,8 +6,7 @@ import pytest
 from for_each import for_each
 
 from simdp.errors import ScenarioError
-from simdp.studies.replay import read_job, replay_of, size_of
-from simdp.studies.replay.scenario import fitted
+from simdp.studies.replay.scenario import fitted, read_job, replay_of, size_of
 from simdp.studies.replay.timeline import StepCollective
 from simdp.traces import read_trace
 from tests.kineto import document, event, kernel, launch, put, record

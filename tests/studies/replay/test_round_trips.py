@@ -2,7 +2,7 @@
 
 import pytest
 
-from simdp.studies.replay import replay_of
+from simdp.studies.replay.scenario import replay_of
 from tests.for_each import for_each, for_some
 from tests.studies.replay.traced import replayed, scenario, step_time, traces_of, with_keys
 

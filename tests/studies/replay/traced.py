@@ -6,8 +6,8 @@ from pathlib import Path
 from simdp.engine.simulate import simulate
 from simdp.reports.chrome_trace import write
 from simdp.scenario import checked
-from simdp.studies.answers import timed_only
-from simdp.studies.replay import replay_of
+from simdp.studies.replay.scenario import replay_of
+from simdp.studies.variants import timed_only
 from simdp.traces import read_traces
 
 

@@ -1,13 +1,8 @@
-"""Values that cluster.machine provides, and defaults.
-
-The scenario's keys have precedence: a key of ``cluster``, or inside ``inter_node``, ``overheads``
-or a cost of the same kind. Where only a cluster is needed, a machine's name can replace a scenario.
-"""
+"""Defaults of a scenario that depend on several of its parts."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -16,144 +11,19 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.cluster.hardware import DEVICES, MACHINES, is_file, is_known, read_machine
+from simdp.cluster.hardware import DEVICES, is_file, read_machine
 from simdp.cluster.topologies.base import Topology
 from simdp.cluster.topologies.direct import SwitchTopology
 from simdp.collectives import FAMILIES, Collectives, has_cost, named
 from simdp.collectives.costs import LinksCost
-from simdp.errors import ScenarioError, close_names, unknown_name
-from simdp.files import read_scenario
-from simdp.scenario.shipped import find, names
+from simdp.errors import ScenarioError
+from simdp.scenario.overrides import Raw
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.losses import LOSSES, Loss
 from simdp.workload.precision import PRECISIONS
 
 # Machines -----------------------------------------------------------------------------------------
-
-RawMachine = dict[str, Any]
-
-MACHINE = "cluster.machine"
-
-NAMING = ("cluster", MACHINE)
-"""Keys that may name a machine. They are set first, then the machine's values are merged, then
-other keys are set."""
-
-MERGED = ("inter_node", "overheads", "cost")
-"""Keys that are merged key by key; all others are replaced as a whole."""
-
-
-def may_name(keys: Iterable[str]) -> bool:
-    """Return whether one of some dotted keys may name a machine."""
-    return any(key in NAMING for key in keys)
-
-
-def cluster_file(path: Path) -> Path:
-    """Return the file of ``--cluster``; machines' names, and unknown ones, stay unchanged."""
-    if not is_known(str(path)):
-        with suppress(ScenarioError):  # which does not know of machines
-            return find(path)
-    return path
-
-
-def read_cluster(path: Path, known: Sequence[str]) -> RawMachine:
-    """Read the value of ``--cluster`` as a scenario in plain data; of a machine, one node.
-
-    A file with sources of its figures is a machine's, as written by ``calibrate``.
-
-    Parameters
-    ----------
-    path : Path
-        Result of `cluster_file`: a YAML file, a saved ``result.json``, or the name of a machine.
-    known : sequence of str
-        Keys of a scenario; all but ``cluster`` may be missing.
-
-    Raises
-    ------
-    ScenarioError
-        If it does not exist, has no cluster, or a key is unknown.
-    """
-    name = str(path)
-    if is_known(name):
-        return _one_node(name, name, Path())
-    if not path.suffix and not path.exists():
-        lead = f"--cluster {path}: there is no such file, scenario or machine"
-        close, known = close_names(name, [*MACHINES.names(), *names()]), MACHINES.names()
-        raise ScenarioError([unknown_name("machine", name, known, close, lead=lead)])
-    raw = read_scenario(path)
-    if not isinstance(raw, dict) or not isinstance(raw.get("cluster"), dict):
-        raise ScenarioError([f"{path}: has no cluster; it must be a mapping with cluster: ..."])
-    if "source" in raw or "calibration" in raw:
-        return _one_node(path.stem, path.name, path.parent)
-    unknown = [f"{path}: {unknown_name('key', key, known)}" for key in raw if key not in known]
-    if unknown:
-        raise ScenarioError(unknown)
-    return raw
-
-
-def _one_node(name: str, machine: str, base: Path) -> RawMachine:
-    """Return a scenario of one node of a machine."""
-    node = read_machine(machine, base).cluster.get("devices_per_node", 1)
-    return {"name": name, "cluster": {"machine": machine, "world_size": node}}
-
-
-def with_machine(raw: RawMachine, base: Path, swept: Collection[str] = ()) -> RawMachine:
-    """Return a scenario as plain data, with defaults from its machine.
-
-    Parameters
-    ----------
-    raw : dict
-        The scenario; not changed. Without a machine, or with invalid keys, it is returned
-        unchanged: validation reports the errors.
-    base : Path
-        Folder that relative paths start from.
-    swept : collection of str, optional
-        Keys that are set later, in addition to those of the scenario's sweep.
-
-    Raises
-    ------
-    ScenarioError
-        If there is no such machine, or its file cannot be read.
-    """
-    cluster = raw.get("cluster")
-    own = raw.get("collectives", {})
-    if not isinstance(cluster, dict) or not isinstance(own, dict):
-        return raw
-    name = cluster.get("machine")
-    if not isinstance(name, str):
-        return raw
-    try:
-        machine = read_machine(name, base)
-    except ScenarioError as error:
-        raise ScenarioError([f"cluster.machine: {line}" for line in error.problems]) from None
-    filled = {**raw, "cluster": _under(machine.cluster, cluster)}
-    if machine.collectives:
-        filled["collectives"] = _under(machine.collectives, own)
-        sweep = raw.get("sweep")
-        swept = [*swept, *map(str, sweep if isinstance(sweep, dict) else ())]
-        over_links = named(own, swept)
-        # An algorithm that the scenario names is simulated: the machine's cost holds for the rest.
-        if over_links and "cost" in machine.collectives and not has_cost(own, swept):
-            filled["collectives"].setdefault("over_links", over_links)
-    return filled
-
-
-def _under(brought: RawMachine, own: RawMachine) -> RawMachine:
-    """Merge a mapping with defaults from another one."""
-    found = copy.deepcopy(brought)
-    for key, value in own.items():
-        below = found.get(key)
-        if key in MERGED and isinstance(below, dict) and isinstance(value, dict):
-            found[key] = _joined(below, value)
-        else:
-            found[key] = value
-    return found
-
-
-def _joined(below: RawMachine, value: RawMachine) -> RawMachine:
-    """Merge single keys, unless the two are of different kinds."""
-    kind = below.get("kind")
-    return {**below, **value} if value.get("kind", kind) == kind else value
 
 
 def pure_cluster(cluster: Cluster, base: Path) -> Cluster | None:
@@ -210,7 +80,7 @@ class ScenarioParts(NamedTuple):
     numerics: bool  # as in a scenario
     sweep: Collection[str]  # swept keys
     # the scenario as plain data, with its machine's values; None: its collectives are built
-    written: RawMachine | None
+    written: Raw | None
     collectives: Collectives  # as in a scenario
     among_jobs: bool  # whether other jobs share its network
 
