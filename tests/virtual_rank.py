@@ -33,7 +33,7 @@ def virtual_rank(devices=4, device="h100-sxm5-80gb", world_size=1, fake=False):
     from simdp.torch import ranks
     from simdp.torch.cuda.faking import faked
     from simdp.torch.cuda.machine import KEY
-    from simdp.torch.cuda.part import Devices
+    from simdp.torch.launch import Devices
 
     cluster = Cluster(
         world_size=world_size, topology="fully_connected", link="nvlink4", device=device

@@ -6,6 +6,7 @@ the file. Only regular files are read; every reader opens them with `open_file`.
 """
 
 from simdp.files.documents import (
+    INSTALLED,
     Catalogue,
     check_outputs,
     format_yaml,
@@ -33,6 +34,7 @@ from simdp.files.tensors import (
 )
 
 __all__ = [
+    "INSTALLED",
     "Catalogue",
     "TensorFile",
     "XmlElement",

@@ -28,6 +28,9 @@ from simdp.tables import NamedRow, parse_csv
 MAX_TEXT_BYTES = 16 * 2**20
 """A log or a table of layer times is never larger; a file that is, is of another kind."""
 
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages, which may be in a script's folder."""
+
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",

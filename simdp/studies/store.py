@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simdp.arrays import Array
 from simdp.family import OUTSIDE_MODULES
-from simdp.files import fingerprint, put_npz
+from simdp.files import INSTALLED, fingerprint, put_npz
 from simdp.files.records import RecordFile, StoredRecord
 from simdp.scenario.overrides import named_files
 from simdp.scenario.root import Scenario
@@ -166,7 +166,7 @@ def sources(name: str, file: Path) -> list[Path]:
     path = file.resolve()
     name = path.stem if name == "__main__" else name
     folder = path.parents[name.count(".") + (path.stem == "__init__")]
-    if {"site-packages", "dist-packages"}.intersection(folder.parts):
+    if INSTALLED.intersection(folder.parts):
         package = folder / name.partition(".")[0]
         return sorted(package.rglob("*.py")) if package.is_dir() else [path]
     finder = ModuleFinder([str(folder)], excludes=["simdp"])

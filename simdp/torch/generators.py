@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from simdp.files import INSTALLED
 from simdp.rng import stream
-from simdp.torch.ranks import Rank, RankLocal, current
+from simdp.torch.ranks import Patches, Rank, RankLocal, current
 
 FRESH = 67280421310721
 """Seed of torch's generator in every fresh process."""
@@ -36,13 +37,8 @@ FLAGS = torch.float32, 0, False, True
 class Generators(RankLocal):
     """Each rank's generators, default dtype, and flags of determinism and of TF32."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        before = _state()
-        try:
-            yield
-        finally:
-            _put(before)
+    def patch(self, patches: Patches) -> None:
+        patches.undo(partial(_put, _state()))
 
     def begin(self, rank: Rank) -> None:
         drawn = stream(rank.seed, "generators", rank.rank)
@@ -63,11 +59,32 @@ class Generators(RankLocal):
         rank.state.pop("generators", None)
 
 
-def _state() -> tuple[Any, ...]:
+def generator_states() -> tuple[Any, ...]:
+    """Return the states of the generators of torch, Python and NumPy."""
     return (
         torch.default_generator.get_state(),
         random.getstate(),
         np.random.get_state(),  # noqa: NPY002
+    )
+
+
+def restore_generators(states: tuple[Any, ...]) -> None:
+    """Set the states of these generators."""
+    torch.default_generator.set_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])  # noqa: NPY002
+
+
+def seed_generators(seed: int) -> None:
+    """Seed these generators."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+
+
+def _state() -> tuple[Any, ...]:
+    return (
+        *generator_states(),
         torch.get_default_dtype(),
         torch.get_deterministic_debug_mode(),
         torch._C._get_cublas_allow_tf32(),
@@ -76,9 +93,7 @@ def _state() -> tuple[Any, ...]:
 
 
 def _put(state: tuple[Any, ...]) -> None:
-    torch.default_generator.set_state(state[0])
-    random.setstate(state[1])
-    np.random.set_state(state[2])  # noqa: NPY002
+    restore_generators(state[:3])
     if torch.get_default_dtype() != state[3]:
         torch.set_default_dtype(state[3])
     if torch.get_deterministic_debug_mode() != state[4]:
@@ -95,9 +110,6 @@ KEY, KEPT = "module names", "modules"
 PER_RANK = frozenset({"hydra", "absl", "gin"})
 """Installed packages with settings of a process, which each rank imports for itself."""
 
-INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of installed packages, which may be in a script's folder."""
-
 
 class Modules(RankLocal):
     """Each rank's modules from the folder of its script."""
@@ -105,13 +117,9 @@ class Modules(RankLocal):
     def __init__(self) -> None:
         self.folder: Path | None = None
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def patch(self, patches: Patches) -> None:
         sys.meta_path.insert(0, self)
-        try:
-            yield
-        finally:
-            sys.meta_path.remove(self)
+        patches.undo(partial(sys.meta_path.remove, self))
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
         """Find a module of the script's folder, and record that it belongs to the rank."""

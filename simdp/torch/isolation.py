@@ -39,6 +39,7 @@ from torch.utils.data._utils.worker import WorkerInfo, _generate_state
 from simdp.distributed.launch import BACKENDS
 from simdp.engine.programs.records import NOTHING, CallSignature, Handle
 from simdp.errors import ProgramError
+from simdp.torch.generators import generator_states, restore_generators
 from simdp.torch.process_groups import Virtual
 from simdp.torch.ranks import Rank, RankLocal, asking, current
 
@@ -425,29 +426,6 @@ class _Worker:
         """Fetch a batch."""
         with self.at_work():
             return self._fetcher.fetch(index)
-
-
-def generator_states() -> tuple[Any, ...]:
-    """Return the states of the generators of torch, Python and NumPy."""
-    return (
-        torch.default_generator.get_state(),
-        random.getstate(),
-        np.random.get_state(),  # noqa: NPY002
-    )
-
-
-def restore_generators(states: tuple[Any, ...]) -> None:
-    """Set the states of these generators."""
-    torch.default_generator.set_state(states[0])
-    random.setstate(states[1])
-    np.random.set_state(states[2])  # noqa: NPY002
-
-
-def seed_generators(seed: int) -> None:
-    """Seed these generators."""
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
 
 
 class Workers(dataloader._BaseDataLoaderIter):

@@ -20,6 +20,7 @@ from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from simdp.distributed.launch import (
     BACKENDS,
@@ -37,13 +38,25 @@ from simdp.distributed.launch import (
 from simdp.engine.programs.runtime import Ended, ProgramOutput, Runtime
 from simdp.errors import DeadlockError, ProgramError, ScenarioError, SimdpError
 from simdp.files import read_text
-from simdp.torch.cuda.part import Devices
+from simdp.torch.charging import updates
+from simdp.torch.charging.mode import Charging
+from simdp.torch.cuda import (
+    accelerators,
+    autocast,
+    comm,
+    dtensors,
+    faking,
+    queries,
+    streams,
+    tensors,
+)
+from simdp.torch.cuda.machine import KEY as MACHINE
+from simdp.torch.cuda.machine import VirtualMachine
 from simdp.torch.generators import Generators, Modules
 from simdp.torch.isolation import Clocks, Loading, ProcessState, Stores, Worlds
 from simdp.torch.process_groups import Futures
-from simdp.torch.ranks import PARTS, Rank, RankLocal, become, current
+from simdp.torch.ranks import DONE, PARTS, Patches, Rank, RankLocal, StepsDone, become, current
 from simdp.torch.spawning import KEY, SPAWNED, Spawning, together
-from simdp.torch.steps import DONE, StepsDone
 
 NAME = "torch._dynamo"
 
@@ -189,6 +202,52 @@ def _put(contents: dict[str, dict[str, Any]]) -> None:
     for name, shared in _shared().items():
         shared.clear()
         shared.update(contents.get(name, {}))
+
+
+# Devices -----------------------------------------------------------------------------------------
+
+PATCHES = (
+    tensors.patch,
+    tensors.patch_factories,
+    tensors.patch_saving,
+    dtensors.patch,
+    queries.patch,
+    streams.patch_memory,
+    streams.patch,
+    accelerators.patch,
+    autocast.patch,
+    comm.patch,
+    faking.patch,
+    queries.patch_refusals,
+    updates.patch,
+    comm.patch_several,
+    comm.patch_sync_batch_norm,
+)
+"""Functions that replace torch's, in this order."""
+
+
+class Devices(RankLocal):
+    """Virtual devices of each rank, and the mode that charges them."""
+
+    def patch(self, patches: Patches) -> None:
+        """Let torch see virtual devices on the threads of ranks, and its own elsewhere."""
+        for patch in PATCHES:
+            patch(patches)
+
+    def begin(self, rank: Rank) -> None:
+        """Create a rank's machine; from now on its thread's compute is charged."""
+        machine = rank.state[MACHINE] = VirtualMachine(rank, faking.is_chosen())
+        _push_mode(Charging(machine))
+        autocast.listen(True)
+
+    def end(self, rank: Rank) -> None:
+        """Remove the mode; the rank ends when all of its streams are finished."""
+        machine: VirtualMachine | None = rank.state.get(MACHINE)
+        if machine is not None:
+            lanes = [lane for device in machine.devices for lane in device.lanes]
+            rank.idle(max((machine.clock(lane) for lane in lanes), default=0.0))
+            autocast.listen(False)
+            _pop_mode()
 
 
 # Launch -------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ of them, in the order of `PARTS`, whenever a rank begins, resumes, pauses, or en
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from simdp.engine.programs.records import Handle
@@ -149,12 +149,59 @@ def become(rank: Rank | None) -> None:
     _LOCAL.rank = rank
 
 
+DONE = "steps done"
+"""Key of a rank that has ended after its last step."""
+
+
+class StepsDone(BaseException):
+    """Ends a rank after its last step; not an `Exception`, so that scripts do not catch it."""
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+MISSING = object()
+
+
+class Patches:
+    """Replaced attributes, restored in reverse order when ``stack`` is closed."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def undo(self, call: Callable[[], Any]) -> None:
+        """Add a call when all is restored."""
+        self._stack.callback(call)
+
+    def put(self, owner: Any, name: str, value: Any) -> Any:
+        """Replace an attribute; return the previous value, or None."""
+        own = vars(owner).get(name, MISSING)
+        before = getattr(owner, name, None)
+        setattr(owner, name, value)
+        if own is MISSING:
+            self._stack.callback(delattr, owner, name)
+        else:
+            self._stack.callback(setattr, owner, name, own)
+        return before
+
+    def wrap(self, owner: Any, name: str, around: Callable[[Any], Callable[..., Any]]) -> None:
+        """Wrap a function; does nothing if it is missing."""
+        before = getattr(owner, name, None)
+        if before is not None:
+            self.put(owner, name, around(before))
+
+
 class RankLocal:
     """One kind of state per rank; the defaults of unused methods do nothing."""
 
-    def installed(self) -> AbstractContextManager[None]:
+    def patch(self, patches: Patches) -> None:
         """Replace state of the process while a program runs."""
-        return nullcontext()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Replace state of the process inside."""
+        with ExitStack() as stack:
+            self.patch(Patches(stack))
+            yield
 
     def begin(self, rank: Rank) -> None:
         """Create a rank's state, in its thread, before its script begins."""

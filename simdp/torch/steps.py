@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from simdp.torch.charging.mode import MOVED
 from simdp.torch.charging.updates import AFTER
-from simdp.torch.ranks import Rank, RankLocal
+from simdp.torch.ranks import DONE, Rank, RankLocal, StepsDone
 
 REPORTED = 10
 """Steps of rank 0 before the report of a run that goes on."""
@@ -18,16 +18,8 @@ REPORTED = 10
 KEY = "steps"
 """Key of a rank's counted steps."""
 
-DONE = "steps done"
-"""Key of a rank that has ended after its last step."""
-
-
 NAMED = 0.01
 """Unknown operators are named from this part of a step's bytes on."""
-
-
-class StepsDone(BaseException):
-    """Ends a rank after its last step; not an `Exception`, so that scripts do not catch it."""
 
 
 class Counted:

@@ -24,13 +24,20 @@ from torch.overrides import TorchFunctionMode
 
 from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.observation import DRAWS, Observation, before_step, mine, unobserved
-from simdp.torch.audit.observer import inner_optimizer, parameters_of
+from simdp.torch.audit.observation import (
+    DRAWS,
+    Observation,
+    before_step,
+    inner_optimizer,
+    mine,
+    parameter_name,
+    parameters_of,
+    unobserved,
+)
 from simdp.torch.audit.records import BackwardRecord, Place
 from simdp.torch.audit.sketches import values
-from simdp.torch.cuda.machine import Patches
-from simdp.torch.isolation import restore_generators
-from simdp.torch.ranks import Rank, RankLocal, current
+from simdp.torch.generators import restore_generators
+from simdp.torch.ranks import Patches, Rank, RankLocal, current
 
 
 class Change(RankLocal):
@@ -222,8 +229,6 @@ class AveragedAtStep(Change):
         at_each_step(patches, self._average)
 
     def _average(self, here: Observation, optimizer: Any) -> None:
-        from simdp.torch.audit.observer import _name
-
         if not several_ranks():
             return
         count = dist.get_world_size()
@@ -231,7 +236,7 @@ class AveragedAtStep(Change):
             for parameter in parameters_of(optimizer):
                 if not parameter.requires_grad or hasattr(parameter, "_local_tensor"):
                     continue
-                if self.names is not None and _name(here, id(parameter)) not in self.names:
+                if self.names is not None and parameter_name(here, id(parameter)) not in self.names:
                     continue
                 grad = parameter.grad
                 if grad is None:

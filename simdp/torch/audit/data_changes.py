@@ -20,14 +20,14 @@ from torch.utils.data import DataLoader, Subset, dataloader
 from torch.utils.data._utils import fetch as fetching
 
 from simdp.torch.audit.changes import ByMode, Change, _rank
+from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.lines import Line, directly, running
 from simdp.torch.audit.loaders import has_epoch, samplers, whole_indices
-from simdp.torch.audit.observation import mine, unobserved
-from simdp.torch.audit.observer import LOSSES
+from simdp.torch.audit.observation import LOSSES, mine, unobserved
+from simdp.torch.audit.records import BackwardRecord, RankRecord
 from simdp.torch.audit.sketches import values
-from simdp.torch.cuda.machine import Patches
-from simdp.torch.isolation import generator_states, restore_generators, seed_generators
-from simdp.torch.ranks import Rank, current
+from simdp.torch.generators import generator_states, restore_generators, seed_generators
+from simdp.torch.ranks import Patches, Rank, current
 
 
 class EpochsSet(Change):
@@ -486,3 +486,222 @@ class WholeEvaluation(Change):
             return int(original(loader)) if given is None else len(given)
 
         return __len__
+
+
+# Ties ---------------------------------------------------------------------------------------------
+
+
+def tied(source: RunView, target: RunView) -> Change | None:
+    """Return the change that gives one run the samples of another, step by step.
+
+    Each batch of the target, of fewer ranks, gets those that the source's ranks have in the same
+    place, or one of them where the target accumulates as many more batches. None without indices,
+    or where the numbers of batches do not fit.
+    """
+    indices: dict[tuple[int, int, int], list[int]] = {}
+    rows: dict[tuple[int, int], tuple[tuple[int, ...], list[int]]] = {}
+    for step in range(min(source.count, target.count)):
+        given = [
+            [samples for *_, samples in _loaded(record, passes)]
+            for record, passes in zip(source.record.ranks, source.backwards(step), strict=True)
+        ]
+        for rank, every in enumerate(target.backwards(step)):
+            passes = _loaded(target.record.ranks[rank], every)
+            if not passes:
+                continue
+            flat = arranged(given[rank :: target.world_size], len(passes))
+            if flat is None:
+                return None
+            for (number, backward, _), samples in zip(passes, flat, strict=True):
+                mine = target.record.ranks[rank]
+                listed = [sample for one in samples for sample in one]
+                if backward.indexed:
+                    rows[rank, number] = backward.samples, listed
+                elif (
+                    backward.batch is None
+                    or mine.loaders[mine.batches[backward.batch].loader].iterable
+                ):
+                    return None
+                else:
+                    loader = mine.batches[backward.batch].loader
+                    indices[rank, loader, number_of(mine, backward.batch)] = listed
+    return GivenRows(rows) if rows else GivenIndices(indices)
+
+
+def _loaded(
+    rank: RankRecord, passes: Sequence[tuple[int, BackwardRecord]]
+) -> list[tuple[int, BackwardRecord, tuple[int, ...]]]:
+    """Return each batch of a step's passes once, with its first pass, and all its samples."""
+    found: dict[tuple[bool, int], tuple[int, BackwardRecord, tuple[int, ...]]] = {}
+    for number, backward in passes:
+        batch = backward.batch
+        samples = backward.samples if batch is None else rank.batches[batch].samples
+        key = (False, number) if batch is None else (True, batch)
+        found.setdefault(key, (number, backward, samples))
+    return list(found.values())
+
+
+def tied_draws(
+    source: RunView, target: RunView, draws: dict[Draw, Any], own: dict[Draw, Any]
+) -> Change | None:
+    """Return the change that gives one run the random integers that another one draws.
+
+    ``draws`` and ``own`` are those of the source and of the target.
+    """
+    given: dict[Draw, Any] = {}
+    each = _draws_of_a_pass(draws, source)
+    if not each or each != _draws_of_a_pass(own, target):
+        return None
+    for rank in range(target.world_size):
+        others = range(rank, source.world_size, target.world_size)
+        for line, count in each.items():
+            share = [
+                [
+                    [draws[other, line, number * count + place] for place in range(count)]
+                    for number in range(len(source.record.ranks[other].backwards))
+                ]
+                for other in others
+            ]
+            flat = arranged(share, len(target.record.ranks[rank].backwards))
+            if flat is None:
+                return None
+            for number, parts in enumerate(flat):
+                for place in range(count):
+                    drawn = [part[place] for part in parts]
+                    if any(one.ndim == 0 for one in drawn):
+                        return None
+                    given[rank, line, number * count + place] = torch.cat(drawn)
+    return GivenDraws(given)
+
+
+def _draws_of_a_pass(found: dict[Draw, Any], view: RunView) -> dict[Line, int]:
+    """Return the draws of each backward pass by line; empty if ranks differ in them.
+
+    Lines that draw less often are not of batches. A script that draws a batch ahead has some left
+    at its end.
+    """
+    by_rank = []
+    for place, rank in enumerate(view.record.ranks):
+        counts = Counter(line for one, line, _ in found if one == place)
+        passes = max(len(rank.backwards), 1)
+        by_rank.append({line: count // passes for line, count in counts.items() if count >= passes})
+    return by_rank[0] if all(one == by_rank[0] for one in by_rank) else {}
+
+
+def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> Change | None:
+    """Return the change that gives one run the batches that loaders of another one return.
+
+    ``batches`` are those of the source, by rank, loader and number. None where they cannot be
+    joined along the samples.
+    """
+    given: dict[tuple[int, int, int], Any] = {}
+    for step in range(min(source.count, target.count)):
+        contents: list[list[Any]] = []
+        for rank, passes in enumerate(source.backwards(step)):
+            record = source.record.ranks[rank]
+            contents.append([_content(record, rank, one, batches) for _, one in passes])
+        for rank, passes in enumerate(target.backwards(step)):
+            if not passes:
+                continue
+            flat = arranged(contents[rank :: target.world_size], len(passes))
+            if flat is None:
+                return None
+            mine = target.record.ranks[rank]
+            for (_, backward), parts in zip(passes, flat, strict=True):
+                joined = _joined(parts)
+                if backward.batch is None or joined is None:
+                    return None
+                loader = mine.batches[backward.batch].loader
+                given[rank, loader, number_of(mine, backward.batch)] = joined
+    return GivenBatches(given) if given else None
+
+
+def tied_inputs(
+    source: RunView, target: RunView, inputs: dict[Any, Any]
+) -> tuple[Change | None, int]:
+    """Return the change that gives one run's model and losses the inputs of another one.
+
+    ``inputs`` are those of the source, by rank, backward pass and number of the call. Also the
+    number of steps that it holds for: it ends before the first whose inputs cannot be joined.
+    """
+    given: dict[tuple[int, int, int], Any] = {}
+    calls: dict[tuple[int, int], dict[int, Any]] = {}
+    for (rank, number, call), value in inputs.items():
+        calls.setdefault((rank, number), {})[call] = value
+    for step in range(min(source.count, target.count)):
+        if not any(target.backwards(step)):  # done before the target was resumed
+            continue
+        contents = [
+            [calls.get((rank, number), {}) for number, _ in passes]
+            for rank, passes in enumerate(source.backwards(step))
+        ]
+        for rank, passes in enumerate(target.backwards(step)):
+            flat = arranged(contents[rank :: target.world_size], len(passes))
+            if flat is None or not passes:
+                return (Inputs(given) if step else None), step
+            for (number, _), parts in zip(passes, flat, strict=True):
+                if any(part.keys() != parts[0].keys() for part in parts):
+                    return (Inputs(given) if step else None), step
+                for call in parts[0]:
+                    joined = _joined([part[call] for part in parts])
+                    if joined is None:
+                        return (Inputs(given) if step else None), step
+                    given[rank, number, call] = joined
+    return (Inputs(given) if given else None), min(source.count, target.count)
+
+
+def _content(record: RankRecord, rank: int, backward: Any, batches: dict[Any, Any]) -> Any:
+    if backward.batch is None:
+        return None
+    loader = record.batches[backward.batch].loader
+    return batches.get((rank, loader, number_of(record, backward.batch)))
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return nested tensors joined along axis 0; None where shapes or types do not fit."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if any(type(part) is not type(first) for part in parts):
+        return None
+    if isinstance(first, torch.Tensor):
+        if any(part.shape[1:] != first.shape[1:] for part in parts) or not first.ndim:
+            return None
+        return torch.cat(list(parts))
+    if isinstance(first, dict):
+        if any(part.keys() != first.keys() for part in parts):
+            return None
+        given = {key: [part[key] for part in parts] for key in first}
+        found = {key: _joined(values) for key, values in given.items()}
+        unlike = [key for key in found if found[key] is None and given[key][0] is not None]
+        return None if unlike else found
+    if isinstance(first, list | tuple):
+        if any(len(part) != len(first) for part in parts):
+            return None
+        columns = list(zip(*parts, strict=True))
+        listed = [_joined(list(column)) for column in columns]
+        unlike = [
+            column
+            for column, one in zip(columns, listed, strict=True)
+            if one is None and column[0] is not None
+        ]
+        return None if unlike else type(first)(listed)
+    return first if all(part is first or part == first for part in parts) else None
+
+
+def arranged(share: list[list[Any]], count: int) -> list[list[Any]] | None:
+    """Return what each of ``count`` passes gets, from the passes of several ranks.
+
+    Passes of several ranks in one place become one; or each becomes one, where there are as many.
+    """
+    longest = max((len(one) for one in share), default=0)
+    if longest == count:
+        return [[one[place] for one in share if place < len(one)] for place in range(count)]
+    flat = [[one[place]] for place in range(longest) for one in share if place < len(one)]
+    return flat if len(flat) == count else None
+
+
+def number_of(rank: RankRecord, batch: int) -> int:
+    """Return the number of a batch among those of its loader."""
+    loader = rank.batches[batch].loader
+    return sum(one.loader == loader for one in rank.batches[:batch])

@@ -288,7 +288,7 @@ class Investigation:
 
     def _ties(self, pair: Pair) -> Iterator[ch.Change]:
         """Return changes that may give the base run the samples of the other one."""
-        found = samples.tied(pair.view, pair.base)
+        found = data_changes.tied(pair.view, pair.base)
         if found is not None:
             yield found
         sizes = pair.view.world_size, pair.base.world_size
@@ -296,7 +296,7 @@ class Investigation:
             kept = data_changes.KeptBatches()
             run = self.changed(sizes[0], [kept], keep={"found": lambda: kept.found})
             (record,) = self.runner.run([run])
-            found = samples.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
+            found = data_changes.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
             if found is not None:
                 yield found
             return
@@ -304,7 +304,7 @@ class Investigation:
         view, base = (RunView(record) for record in self.runner.run(rows))
         indexed = [one.first.backwards and one.first.backwards[0].indexed for one in (view, base)]
         if all(indexed):
-            found = samples.tied(view, base)
+            found = data_changes.tied(view, base)
             if found is not None:
                 yield found
         if not pair.view.first.index_draws:
@@ -315,7 +315,7 @@ class Investigation:
             for size, one in zip(sizes, draws, strict=True)
         ]
         given, own = (record.extra.get("found", {}) for record in self.runner.run(runs))
-        found = samples.tied_draws(pair.view, pair.base, given, own)
+        found = data_changes.tied_draws(pair.view, pair.base, given, own)
         if found is not None:
             yield found
 
@@ -324,7 +324,7 @@ class Investigation:
         inputs = data_changes.Inputs()
         run = self.changed(pair.view.world_size, [inputs], keep={"found": lambda: inputs.found})
         (record,) = self.runner.run([run])
-        return samples.tied_inputs(pair.view, pair.base, record.extra.get("found", {}))
+        return data_changes.tied_inputs(pair.view, pair.base, record.extra.get("found", {}))
 
     def _longer(self, pair: Pair) -> Pair:
         """Return runs as written, the base as long as the samples of the other one last."""

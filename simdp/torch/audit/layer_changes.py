@@ -13,7 +13,7 @@ from torch.nn import functional
 from simdp.torch.audit.changes import Change, several_ranks
 from simdp.torch.audit.lines import running
 from simdp.torch.audit.observation import mine, unobserved
-from simdp.torch.cuda.machine import Patches
+from simdp.torch.ranks import Patches
 
 SIGNATURE = inspect.signature(functional.batch_norm)
 

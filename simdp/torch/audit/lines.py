@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from simdp.torch.generators import INSTALLED
+from simdp.files import INSTALLED
 
 TORCH = str(Path(str(torch.__file__)).parent)
 OURS = str(Path(__file__).parents[2])

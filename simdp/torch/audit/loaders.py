@@ -15,8 +15,8 @@ from simdp.torch.audit.lines import Line, directly, is_script, running
 from simdp.torch.audit.observation import Observation, add, after, seen, unobserved
 from simdp.torch.audit.records import BatchRecord, LoaderRecord
 from simdp.torch.audit.sketches import probe, values
-from simdp.torch.cuda.machine import Patches
-from simdp.torch.isolation import generator_states, restore_generators, seed_generators
+from simdp.torch.generators import generator_states, restore_generators, seed_generators
+from simdp.torch.ranks import Patches
 
 
 def patch(patches: Patches) -> None:

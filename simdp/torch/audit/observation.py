@@ -19,6 +19,13 @@ KEY = "audit"
 DRAWS = ("randn", "rand", "randint", "randn_like", "rand_like", "bernoulli", "normal")
 """Functions of torch whose draws are observed."""
 
+LOSSES = (
+    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss"),
+    *("gaussian_nll_loss", "soft_margin_loss", "cosine_embedding_loss", "margin_ranking_loss"),
+)
+"""Losses of torch.nn.functional with a reduction."""
+
 NUM_OWN = 16
 """Generators of a script that are followed; more are made anew for each draw."""
 
@@ -204,3 +211,50 @@ def add(lines: list[Line | None], line: Line | None) -> None:
     """Add a line once."""
     if line not in lines:
         lines.append(line)
+
+
+# Names --------------------------------------------------------------------------------------------
+
+PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
+
+
+def clean(name: str) -> str:
+    """Return a parameter's name without the prefixes of wrappers."""
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix).replace(f".{prefix}", ".")
+    return name
+
+
+def _tops(here: Observation) -> list[Any]:
+    """Return the modules that are part of no other one."""
+    inner = {id(child) for root in here.roots for child in root.modules() if child is not root}
+    return [root for root in here.roots if id(root) not in inner]
+
+
+def parameter_name(here: Observation, key: int) -> str:
+    """Return the name of a parameter, by its identity."""
+    if key not in here.names:
+        taken = set(here.names.values())
+        for root in _tops(here):
+            for name, parameter in root.named_parameters():
+                if id(parameter) in here.names:
+                    continue
+                short, unique, number = clean(name), clean(name), 2
+                while unique in taken:
+                    unique, number = f"{short} ({number})", number + 1
+                here.names[id(parameter)] = here.renamed.get(unique, unique)
+                taken.add(unique)
+        if key not in here.names:
+            place = list(here.parameters).index(key) if key in here.parameters else 0
+            here.names[key] = f"parameter {place}"
+    return here.names[key]
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """Return the optimizer of a rank's own part, of one that splits parameters over ranks."""
+    return getattr(optimizer, "optim", optimizer)
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

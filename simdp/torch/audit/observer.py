@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +27,16 @@ from simdp.torch.audit.lines import Line, calling, directly, running, stack
 from simdp.torch.audit.observation import (
     DRAWS,
     KEY,
+    LOSSES,
     Observation,
     add,
     after,
     before,
     before_step,
+    clean,
+    inner_optimizer,
+    parameter_name,
+    parameters_of,
     seen,
     unobserved,
 )
@@ -45,25 +49,16 @@ from simdp.torch.audit.records import (
     StepRecord,
 )
 from simdp.torch.audit.sketches import is_shard, probe, sketch, values
-from simdp.torch.cuda.machine import Patches
-from simdp.torch.isolation import generator_states
+from simdp.torch.generators import generator_states
 from simdp.torch.process_groups import Virtual
-from simdp.torch.ranks import Rank, RankLocal, current
+from simdp.torch.ranks import DONE, Patches, Rank, RankLocal, StepsDone, current
 from simdp.torch.spawning import SPAWNED
-from simdp.torch.steps import DONE, StepsDone
 
 MOST_ROWS = 1024
 """Rows of a parameter that are compared one by one, to find parts of a stack of experts."""
 
 SMALL = 16
 """Elements of a collective whose values are recorded."""
-
-LOSSES = (
-    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
-    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss"),
-    *("gaussian_nll_loss", "soft_margin_loss", "cosine_embedding_loss", "margin_ranking_loss"),
-)
-"""Losses of torch.nn.functional with a reduction."""
 
 
 class Observer(RankLocal):
@@ -326,7 +321,7 @@ class Observer(RankLocal):
             backward = here.backward
             if backward is None or grad is None or grad.is_meta:
                 return
-            name = _name(here, key)
+            name = parameter_name(here, key)
             found = _sketch(here, name, grad)
             if found is not None:
                 before = backward.local.get(name)
@@ -378,7 +373,7 @@ class Observer(RankLocal):
         states = inner_optimizer(optimizer).state
         for parameter in parameters_of(optimizer):
             self._watch(here, parameter)
-            name, grad = _name(here, id(parameter)), parameter.grad
+            name, grad = parameter_name(here, id(parameter)), parameter.grad
             place = here.places.get(name)
             shard = is_shard(parameter) or (place is not None and place.leads)
             if shard:
@@ -413,7 +408,7 @@ class Observer(RankLocal):
         record = here.record.steps[-1]
         with unobserved():
             for parameter in parameters_of(optimizer):
-                name = _name(here, id(parameter))
+                name = parameter_name(here, id(parameter))
                 if parameter.is_meta:
                     continue
                 record.after_probes[name] = _probe(here, name, parameter)
@@ -464,16 +459,6 @@ def _probe(here: Observation, name: str, tensor: Any) -> Floats | None:
     return probe(tensor) if place is None or place.total == tensor.numel() else None
 
 
-def inner_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer of a rank's own part, of one that splits parameters over ranks."""
-    return getattr(optimizer, "optim", optimizer)
-
-
-def parameters_of(optimizer: Any) -> list[Any]:
-    """Return the parameters of all groups."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 def _followed(here: Observation, parameter: Any) -> int | None:
     """Return the rank whose samples this one has too, since it has another part of its weights.
 
@@ -503,43 +488,6 @@ def _numbers(group: Any) -> dict[str, Any]:
     """Return the numbers of a group, such as its learning rate and momentum."""
     kinds = (int, float, tuple)
     return {key: value for key, value in group.items() if isinstance(value, kinds)}
-
-
-# Names --------------------------------------------------------------------------------------------
-
-PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
-
-
-def clean(name: str) -> str:
-    """Return a parameter's name without the prefixes of wrappers."""
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix).replace(f".{prefix}", ".")
-    return name
-
-
-def _tops(here: Observation) -> list[Any]:
-    """Return the modules that are part of no other one."""
-    inner = {id(child) for root in here.roots for child in root.modules() if child is not root}
-    return [root for root in here.roots if id(root) not in inner]
-
-
-def _name(here: Observation, key: int) -> str:
-    """Return the name of a parameter."""
-    if key not in here.names:
-        taken = set(here.names.values())
-        for root in _tops(here):
-            for name, parameter in root.named_parameters():
-                if id(parameter) in here.names:
-                    continue
-                short, unique, number = clean(name), clean(name), 2
-                while unique in taken:
-                    unique, number = f"{short} ({number})", number + 1
-                here.names[id(parameter)] = here.renamed.get(unique, unique)
-                taken.add(unique)
-        if key not in here.names:
-            place = list(here.parameters).index(key) if key in here.parameters else 0
-            here.names[key] = f"parameter {place}"
-    return here.names[key]
 
 
 # Model --------------------------------------------------------------------------------------------
@@ -813,13 +761,3 @@ def hash_of(states: Any) -> int:
 
 def _digest(state: Any) -> int:
     return int.from_bytes(loaders.digest(bytes(values(state).astype(np.uint8))), "big")
-
-
-def checkpoints(path: Path) -> list[Path]:
-    """Return the files and folders of a checkpoint; a script may add each rank's number to it."""
-    return list(path.parent.glob(f"{path.name}*"))
-
-
-def exists(path: Path) -> bool:
-    """Return whether a checkpoint was written: a file, or a folder with one."""
-    return any(one.is_file() or any(one.iterdir()) for one in checkpoints(path))

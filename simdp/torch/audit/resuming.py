@@ -19,9 +19,8 @@ from simdp.torch.audit import data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.investigation import Investigation, finding
 from simdp.torch.audit.lines import Line, last_of_block
-from simdp.torch.audit.observer import exists
 from simdp.torch.audit.records import RunRecord, ranks_counted
-from simdp.torch.audit.runs import PREFIX, Run
+from simdp.torch.audit.runs import PREFIX, Run, exists
 from simdp.torch.audit.suspects import Suspect
 
 CHECKPOINT = "{checkpoint}"
@@ -252,7 +251,7 @@ class Resuming:
         return found
 
     def _sampler(self, view: RunView, other: RunView, moved: int, folder: Path) -> list[Suspect]:
-        tied = samples.tied(view, other)
+        tied = data_changes.tied(view, other)
         changes: list[ch.Change] = []
         if tied is not None:
             changes = [tied]
@@ -292,9 +291,9 @@ class Resuming:
             keep={"batches": lambda: kept.found, "inputs": lambda: inputs.found},
         )
         (record,) = self.investigation.runner.run([run])
-        found = samples.tied_batches(view, other, record.extra.get("batches", {}))
+        found = data_changes.tied_batches(view, other, record.extra.get("batches", {}))
         if found is None:
-            found, _ = samples.tied_inputs(view, other, record.extra.get("inputs", {}))
+            found, _ = data_changes.tied_inputs(view, other, record.extra.get("inputs", {}))
         return [] if found is None else [found]
 
 

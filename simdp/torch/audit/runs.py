@@ -22,9 +22,10 @@ from typing import Any
 
 from simdp.distributed.launch import BACKENDS, collectives_of, find
 from simdp.errors import DeadlockError, SimdpError
+from simdp.files import INSTALLED
 from simdp.torch.audit.changes import Change
 from simdp.torch.audit.records import RankRecord, RunRecord, ranks_counted
-from simdp.torch.generators import INSTALLED, PER_RANK
+from simdp.torch.generators import PER_RANK
 from simdp.torch.spawning import OWN_RANKS
 
 PREFIX = "simdp-audit-"
@@ -63,6 +64,16 @@ class Run:
     stop_at: tuple[int, Path] | None = None  # step, and the checkpoint that has to exist
     state_at: int | None = None
     keep: dict[str, Callable[[], Any]] = field(default_factory=dict)  # results of changes
+
+
+def checkpoints(path: Path) -> list[Path]:
+    """Return the files and folders of a checkpoint; a script may add each rank's number to it."""
+    return list(path.parent.glob(f"{path.name}*"))
+
+
+def exists(path: Path) -> bool:
+    """Return whether a checkpoint was written: a file, or a folder with one."""
+    return any(one.is_file() or any(one.iterdir()) for one in checkpoints(path))
 
 
 class Runner:
@@ -123,8 +134,6 @@ class Runner:
 
     def _again(self, runs: Sequence[Run]) -> list[RunRecord]:
         """Run them once more, without the checkpoints at which runs were stopped."""
-        from simdp.torch.audit.observer import checkpoints
-
         for one in (one for run in runs if run.stop_at for one in checkpoints(run.stop_at[1])):
             if one.is_dir():
                 shutil.rmtree(one)
@@ -263,7 +272,7 @@ def play(program: Program, run: Run) -> RunRecord:
     import torch
 
     from simdp.torch import launch
-    from simdp.torch.audit.observer import Observer, exists
+    from simdp.torch.audit.observer import Observer
     from simdp.torch.ranks import PARTS
 
     torch.set_num_threads(1)

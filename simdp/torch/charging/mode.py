@@ -25,8 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from simdp.engine.programs.runtime import Activity
 from simdp.errors import ProgramError
 from simdp.torch.cuda import faking
-from simdp.torch.cuda.machine import VirtualMachine
-from simdp.torch.cuda.moving import PLAIN
+from simdp.torch.cuda.machine import PLAIN, VirtualMachine
 from simdp.torch.cuda.tensors import placed, results
 from simdp.torch.kernels import OperatorKernels, Sizes, launched_by, mean_itemsize
 from simdp.workload.layers.tensor_ops import dropout_cost

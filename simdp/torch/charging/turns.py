@@ -31,8 +31,7 @@ from simdp.errors import ProgramError, ScenarioError
 from simdp.files import read_yaml
 from simdp.phrases import problems
 from simdp.spec import Spec
-from simdp.torch.cuda.machine import VirtualMachine, machine
-from simdp.torch.cuda.moving import block_of
+from simdp.torch.cuda.machine import VirtualMachine, block_of, machine
 from simdp.torch.kernels import tensors_in
 from simdp.torch.ranks import Rank, RankLocal
 from simdp.workload.compute import FromMeasurements, FromProfile, time_at

@@ -27,9 +27,8 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
-from simdp.torch.cuda.moving import PLAIN, block_of, inner_of
-from simdp.torch.ranks import Rank
+from simdp.torch.cuda.machine import PLAIN, VirtualMachine, block_of, inner_of, machine
+from simdp.torch.ranks import Patches, Rank
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.step_costs import list_launches, update_seconds

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from simdp.torch.cuda import queries, streams
-from simdp.torch.cuda.machine import Patches, machine
+from simdp.torch.cuda.machine import machine
+from simdp.torch.ranks import Patches
 
 
 def current_accelerator(check_available: bool = False) -> torch.device | None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
-from simdp.torch.cuda.moving import block_of
+from simdp.torch.cuda.machine import VirtualMachine, block_of, machine
+from simdp.torch.ranks import Patches
 
 KEY = "AutocastCUDA"
 

@@ -19,12 +19,12 @@ import torch.distributed
 from torch._utils import ExceptionWrapper, _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.parallel import _functions, comm
 
-from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
-from simdp.torch.cuda.moving import copied, place_of
+from simdp.torch.cuda.machine import VirtualMachine, copied, machine, place_of
 from simdp.torch.cuda.queries import device as device_guard
 from simdp.torch.cuda.queries import here, index_of
 from simdp.torch.cuda.streams import Stream, current_stream
 from simdp.torch.kernels import OperatorKernels, Sizes
+from simdp.torch.ranks import Patches
 
 
 def patch_several(patches: Patches) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from simdp.torch.cuda.machine import Patches, machine
-from simdp.torch.cuda.moving import CPU
+from simdp.torch.cuda.machine import CPU, machine
+from simdp.torch.ranks import Patches
 
 aten = torch.ops.aten
 

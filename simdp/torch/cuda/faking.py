@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from simdp.errors import ProgramError
 from simdp.torch.cuda import autocast
-from simdp.torch.cuda.machine import KEY, Patches, VirtualMachine, machine
-from simdp.torch.cuda.moving import CPU
+from simdp.torch.cuda.machine import CPU, KEY, VirtualMachine, machine
+from simdp.torch.ranks import Patches
 
 aten = torch.ops.aten
 

@@ -19,7 +19,8 @@ import torch.distributed.rpc as rpc
 
 from simdp.cluster.hardware import driver_name
 from simdp.errors import ProgramError
-from simdp.torch.cuda.machine import Patches, VirtualMachine, machine
+from simdp.torch.cuda.machine import VirtualMachine, machine
+from simdp.torch.ranks import Patches
 
 # Queries ------------------------------------------------------------------------------------------
 

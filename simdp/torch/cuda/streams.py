@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from simdp.torch.cuda.machine import DeviceLedger, Lane, Patches, VirtualDevice, VirtualMachine
+from simdp.torch.cuda.machine import DeviceLedger, Lane, VirtualDevice, VirtualMachine
 from simdp.torch.cuda.queries import here, index_of
+from simdp.torch.ranks import Patches
 
 # Streams ------------------------------------------------------------------------------------------
 

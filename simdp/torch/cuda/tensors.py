@@ -11,8 +11,19 @@ from torch.utils import _device
 
 from simdp.errors import ProgramError
 from simdp.torch.buffers import in_use
-from simdp.torch.cuda.machine import NOT_REQUESTED, Patches, VirtualMachine, machine
-from simdp.torch.cuda.moving import CPU, UNCLAIMED, block_of, copied, inner_of, moved, place_of
+from simdp.torch.cuda.machine import (
+    CPU,
+    NOT_REQUESTED,
+    UNCLAIMED,
+    VirtualMachine,
+    block_of,
+    copied,
+    inner_of,
+    machine,
+    moved,
+    place_of,
+)
+from simdp.torch.ranks import Patches
 
 # Tensors ------------------------------------------------------------------------------------------
 
