@@ -60,14 +60,16 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
     best: dict[str, tuple[float, VariantChange]] = {}
     tried = 0
     for change in changes:
-        found = _samples_per_second(with_settings(short, raw, change.settings()))
-        if found is None:
+        rate = _samples_per_second(with_settings(short, raw, change.settings()))
+        if rate is None:
             continue
         tried += 1
-        gain = found / now - 1
+        gain = rate / now - 1
         if gain >= LEAST_GAIN and gain > best.get(change.family, (0.0, change))[0]:
             best[change.family] = gain, change
-    ranked = sorted(best.values(), key=lambda one: (one[1].but != "", -one[0], one[1].in_words()))
+    ranked = sorted(
+        best.values(), key=lambda gained: (gained[1].but != "", -gained[0], gained[1].in_words())
+    )
     listed = [
         (words, 1 + gain)
         for gain, change in ranked
@@ -107,8 +109,8 @@ def _first_steps(scenario: Scenario, result: Result) -> float | None:
 
 def _samples_per_second(scenario: Scenario | None) -> float | None:
     """Samples per second of a scenario; None for None, and where it takes long to simulate."""
-    found = None if scenario is None else step_metrics(scenario)
-    return None if found is None else found["throughput_samples_per_s"]
+    metrics = None if scenario is None else step_metrics(scenario)
+    return None if metrics is None else metrics["throughput_samples_per_s"]
 
 
 def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantChange]:

@@ -60,7 +60,7 @@ def complete(scenario: Scenario, result: Result) -> None:
     if scenario.cluster.stragglers:
         even = step_time_with(scenario, [])
         result.lost = lost_to(scenario, metrics, even)
-        is_measured = any(one["seconds"] is not None for one in result.lost)
+        is_measured = any(loss["seconds"] is not None for loss in result.lost)
         metrics["without_stragglers_s"] = even if is_measured else None
         result.slowest = _slowest(scenario, result)
     metrics["interval_s"] = interval_of(scenario, metrics["step_time_s"])
@@ -69,9 +69,9 @@ def complete(scenario: Scenario, result: Result) -> None:
 def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float | None:
     """Time of a steady step with other stragglers [s]; None where the run is too long to repeat."""
     even = timed_only(scenario, stragglers=list(stragglers))
-    found = step_metrics(even)
-    if found is not None:
-        return float(found["step_time_s"])
+    metrics = step_metrics(even)
+    if metrics is not None:
+        return float(metrics["step_time_s"])
     if not is_short(scenario):
         return None
     ends = StepEnds(scenario.cluster.world_size)
@@ -87,20 +87,20 @@ def lost_to(
     ``metrics`` are those of the run with all stragglers, ``without_all`` the time of a steady step
     with none [s].
     """
-    cluster, found, step_time = scenario.cluster, list[dict[str, Any]](), metrics["step_time_s"]
+    cluster, losses, step_time = scenario.cluster, list[dict[str, Any]](), metrics["step_time_s"]
     stragglers = cluster.stragglers
-    for number, one in enumerate(stragglers[:MAX_CAUSES]):
+    for number, straggler in enumerate(stragglers[:MAX_CAUSES]):
         without = without_all
         if len(stragglers) > 1 and without_all is not None:
             # Later stragglers keep their numbers, and so their draws.
             others = [*stragglers[:number], NEUTRAL, *stragglers[number + 1 :]]
             without = step_time_with(scenario, others)
         saved = None if without is None else step_time - without
-        missed = is_missed(one.rare_event(step_time), _all_steps(scenario), metrics)
+        missed = is_missed(straggler.rare_event(step_time), _all_steps(scenario), metrics)
         if saved is not None and missed and abs(saved) < NO_COST * step_time:
             saved = None
-        found.append({"cause": one.kind, **_where(one, cluster), "seconds": saved})
-    return found
+        losses.append({"cause": straggler.kind, **_where(straggler, cluster), "seconds": saved})
+    return losses
 
 
 def _where(straggler: Straggler, cluster: Cluster) -> dict[str, list[int] | None]:
@@ -115,8 +115,8 @@ def _where(straggler: Straggler, cluster: Cluster) -> dict[str, list[int] | None
         ranks = list(range(node * m, (node + 1) * m))
     else:
         return {"ranks": None, "nodes": None}
-    ranks = [one for one in ranks if one < cluster.world_size]
-    return {"ranks": ranks, "nodes": sorted({one // m for one in ranks})}
+    ranks = [affected_rank for affected_rank in ranks if affected_rank < cluster.world_size]
+    return {"ranks": ranks, "nodes": sorted({affected_rank // m for affected_rank in ranks})}
 
 
 def _slowest(scenario: Scenario, result: Result) -> list[dict[str, Any]]:
@@ -171,8 +171,12 @@ def interval_of(
         stopwatch = Stopwatch(scenario)
     if not stopwatch.repeats and not _is_small(scenario.cluster):
         return None
-    time, *each = stopwatch.step_times([scenario, *chain.from_iterable(pairs_of(scenario, known))])
-    inside = spread(time, list(zip(each[::2], each[1::2], strict=True)), residual(known))
+    time, *variant_times = stopwatch.step_times(
+        [scenario, *chain.from_iterable(pairs_of(scenario, known))]
+    )
+    inside = spread(
+        time, list(zip(variant_times[::2], variant_times[1::2], strict=True)), residual(known)
+    )
     low, high = widened(time, inside, deviation(stopwatch.metrics, scenario, known))
     return None if low == high else [end / time * step_time for end in (low, high)]
 

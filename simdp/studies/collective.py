@@ -89,19 +89,19 @@ def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algori
         return made.settled(base)
     except ValidationError as error:
         raise ScenarioError(
-            [f"--algorithm {found.line}" for found in problems(error, written)]
+            [f"--algorithm {problem.line}" for problem in problems(error, written)]
         ) from None
 
 
 def short_name(spec: Spec) -> str:
     """Name an algorithm by its kind and its options that are not default: ``ring(slices=4)``."""
     written = spec.model_dump(mode="json")
-    said = []
+    options = []
     for key, field in type(spec).model_fields.items():
         value = getattr(spec, key)
         if key != "kind" and value != field.get_default(call_default_factory=True):
-            said.append(f"{key}={_write(value, written[key])}")
-    return f"{written['kind']}({', '.join(said)})" if said else str(written["kind"])
+            options.append(f"{key}={_write(value, written[key])}")
+    return f"{written['kind']}({', '.join(options)})" if options else str(written["kind"])
 
 
 def _write(value: Any, written: Any) -> str:
@@ -283,16 +283,16 @@ def _timed(
 
 
 def _curve(
-    asked: Algorithm, bench: Bench, sizes: Sequence[int], root: int, times: Mapping[int, float]
+    algorithm: Algorithm, bench: Bench, sizes: Sequence[int], root: int, times: Mapping[int, float]
 ) -> CollectiveCurve:
-    points = tuple(_point(bench, asked, size, root, times.get(size)) for size in sizes)
-    return CollectiveCurve(short_name(asked), bench.planner.layout.world_size, points)
+    points = tuple(_point(bench, algorithm, size, root, times.get(size)) for size in sizes)
+    return CollectiveCurve(short_name(algorithm), bench.planner.layout.world_size, points)
 
 
 def _point(
-    bench: Bench, asked: Algorithm, nbytes: int, root: int, measured: float | None
+    bench: Bench, algorithm: Algorithm, nbytes: int, root: int, measured: float | None
 ) -> CollectivePoint:
-    timing = bench.time(asked, nbytes, root)
+    timing = bench.time(algorithm, nbytes, root)
     busiest = timing.links[0] if timing.links else None
     return CollectivePoint(
         nbytes,
@@ -300,7 +300,7 @@ def _point(
         short_name(timing.algorithm),
         timing.fabric,
         Bottleneck(busiest.name, busiest.utilization) if busiest and busiest.nbytes else None,
-        {short_name(p.algorithm): p.seconds for p in bench.candidates(asked, nbytes, root)},
+        {short_name(p.algorithm): p.seconds for p in bench.candidates(algorithm, nbytes, root)},
         measured,
     )
 
@@ -367,7 +367,7 @@ def make_cost(written: Any, base: Path) -> Cost:
         made: Cost = TypeAdapter(field).validate_python(written)
         return made.settled(base)
     except ValidationError as error:
-        raise ScenarioError([found.line for found in problems(error, written)]) from None
+        raise ScenarioError([problem.line for problem in problems(error, written)]) from None
 
 
 def _cluster(path: Path, raw: dict[str, Any]) -> Cluster:
@@ -377,8 +377,8 @@ def _cluster(path: Path, raw: dict[str, Any]) -> Cluster:
     except ValidationError as error:
         at = f"with world_size {raw['world_size']}: " if "world_size" in raw else ""
         lines = [
-            f"{at}cluster{'.' if found.place else ': '}{found.line}"
-            for found in problems(error, raw)
+            f"{at}cluster{'.' if problem.place else ': '}{problem.line}"
+            for problem in problems(error, raw)
         ]
         raise ScenarioError([f"{path}: {line}" for line in lines]) from None
 
@@ -430,7 +430,7 @@ def answer(request: Request) -> CollectiveStudy:
     collective = known_collective(request.collective)
     cost = load_cost(request.cluster, of_groups=request.split is not None)
     written = request.algorithms or [cost if cost.timed else usual_kind(collective)]
-    algorithms = [_served_by(collective, one, cost) for one in written]
+    algorithms = [_served_by(collective, spelling, cost) for spelling in written]
     for number, algorithm in enumerate(algorithms):
         if algorithm in algorithms[:number]:
             raise ScenarioError(f"--algorithm {short_name(algorithm)}: is given twice.")
@@ -487,13 +487,13 @@ def _world_sizes(request: Request, log: NcclLog | None) -> list[int]:
     listed = log.world_size if log else None
     if request.world_size is None:
         return [listed] if listed else []
-    found = parse_world_sizes(request.world_size)
-    asked = f"--world-size {request.world_size}"
-    if log and len(found) > 1:
-        raise ScenarioError(f"{asked}: a log is of one world size; give one.")
-    if log and listed and found != [listed]:
-        raise ScenarioError(f"{asked}: {log.path} is a log of {listed} ranks; give {listed}.")
-    return found
+    sizes = parse_world_sizes(request.world_size)
+    option = f"--world-size {request.world_size}"
+    if log and len(sizes) > 1:
+        raise ScenarioError(f"{option}: a log is of one world size; give one.")
+    if log and listed and sizes != [listed]:
+        raise ScenarioError(f"{option}: {log.path} is a log of {listed} ranks; give {listed}.")
+    return sizes
 
 
 def _sizes(request: Request, log: NcclLog | None) -> list[int]:

@@ -72,8 +72,8 @@ def keep_options(raw: Raw, points: Sequence[tuple[Raw, Raw]]) -> tuple[list[int]
         points[place][1]["strategy"] = copy.deepcopy(own)
     options = ", ".join(f"{key}: {written(value)}" for key, value in own.items() if key != "kind")
     if kept:
-        said = f"{kind} has the options that the file gives it, {options}; write {{kind: {kind}}}"
-        return kept, [f"{said} for its defaults. Other strategies have theirs."]
+        reason = f"{kind} has the options that the file gives it, {options}; write {{kind: {kind}}}"
+        return kept, [f"{reason} for its defaults. Other strategies have theirs."]
     return [], [
         f"the file's options of {kind}, {options}, are left out: every value names its own."
     ]
@@ -92,8 +92,8 @@ def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:
         changes, notes = _one_batch(raw, n)
         notes += _remainder(raw, changes, n) + _summed_loss(raw, n)
     if n > 1 and strategy_class(kind_of(raw)).max_ranks == 1:
-        found, said = _one_device(raw, n)
-        changes, notes = {**changes, **found}, [*notes, *said]
+        device_changes, device_notes = _one_device(raw, n)
+        changes, notes = {**changes, **device_changes}, [*notes, *device_notes]
     for key, value in changes.items():
         set_key(raw, key, value)
     return changes, notes
@@ -114,11 +114,11 @@ def _one_batch(raw: Raw, n: int) -> tuple[Raw, list[str]]:
     if type(microbatch) is not int or type(accumulate) is not int:
         return {}, []  # validation reports it
     batch = microbatch * accumulate * n
-    said = (
+    note = (
         f"every point trains on the same {batch} samples in a step: workload.global_batch: {batch} "
         f"in place of microbatch: {microbatch} on {n} ranks."
     )
-    return {"workload.microbatch": None, "workload.global_batch": batch}, [said]
+    return {"workload.microbatch": None, "workload.global_batch": batch}, [note]
 
 
 def _remainder(raw: Raw, changes: Raw, n: int) -> list[str]:
@@ -238,13 +238,13 @@ def compare(
         play = partial(simulated, executor=executor, store=store, progress=progress)
         try:
             points = list(grid({**raw, "sweep": values}, file.parent))
-            kept, said = keep_options(raw, points)
+            kept, option_notes = keep_options(raw, points)
             compared, notes = _simulate_points(points, file.parent, play)
         except ScenarioError as error:
             raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     for number in kept:
         compared[number].changed["strategy"] = raw["strategy"]
-    notes = said + notes + _different_costs(compared) + _hidden_by_the_file(raw, values)
+    notes = option_notes + notes + _different_costs(compared) + _hidden_by_the_file(raw, values)
     return Comparison(__version__, raw, values, compared, notes)
 
 
@@ -264,34 +264,36 @@ def _hidden_by_the_file(raw: Raw, over: Mapping[str, Any]) -> list[str]:
 
 def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
     """Note that points use different costs of collectives, though none was set."""
-    found: dict[str | None, str] = {}
+    labels_of: dict[str | None, str] = {}
     for point in compared:
         if point.metrics is not None:
-            several = point.cost in found
-            found[point.cost] = f"{found[point.cost]}; {point.label}" if several else point.label
-    if len(found) < 2 or any(key.startswith("collectives") for key in compared[0].set):
+            several = point.cost in labels_of
+            labels_of[point.cost] = (
+                f"{labels_of[point.cost]}; {point.label}" if several else point.label
+            )
+    if len(labels_of) < 2 or any(key.startswith("collectives") for key in compared[0].set):
         return []
-    each = ", ".join(f"{cost} for {label}" for cost, label in found.items())
-    return [f"collectives are timed by {each}; give collectives.cost, for one way."]
+    ways = ", ".join(f"{cost} for {label}" for cost, label in labels_of.items())
+    return [f"collectives are timed by {ways}; give collectives.cost, for one way."]
 
 
 def _check_grid(over: dict[str, list[Any]]) -> None:
     """Raise if there is nothing to compare, or a value is not a strategy."""
-    found = [
+    wrong = [
         "--over " + line.removeprefix("sweep.").removeprefix("sweep: ")
         for line in sweep_problems({"sweep": over})
     ]
-    if not found and math.prod(map(len, over.values())) < 2:
-        said = " ".join(f"{key}={values[0]}" for key, values in over.items())
-        found.append(
-            f"--over {said or 'nothing'}: is one point, with nothing to compare it with; give two "
-            "values or more, as in strategy=single,ddp."
+    if not wrong and math.prod(map(len, over.values())) < 2:
+        settings = " ".join(f"{key}={values[0]}" for key, values in over.items())
+        wrong.append(
+            f"--over {settings or 'nothing'}: is one point, with nothing to compare it with; give "
+            "two values or more, as in strategy=single,ddp."
         )
     for key in PLAIN_KEYS:
         for value in over.get(key, ()):
-            found += [f"--over {key}: {line}" for line in _strategy_problems(key, value)]
-    if found:
-        raise ScenarioError(found)
+            wrong += [f"--over {key}: {line}" for line in _strategy_problems(key, value)]
+    if wrong:
+        raise ScenarioError(wrong)
 
 
 def _strategy_problems(key: str, value: Any) -> list[str]:
@@ -303,7 +305,7 @@ def _strategy_problems(key: str, value: Any) -> list[str]:
     except PydanticCustomError as error:
         return [error.message()]
     except ValidationError as error:
-        return [found.line for found in problems(error, value)]
+        return [problem.line for problem in problems(error, value)]
     return []
 
 
@@ -312,10 +314,16 @@ def _simulate_points(
 ) -> tuple[list[ComparedPoint], list[str]]:
     """Simulate every valid point; raise the problems of all if none is."""
     compared, scenarios, notes = _scenarios_of(points, base)
-    asked = [PointRequest(scenario, "auto", None, True, "any") for scenario in scenarios.values()]
-    notes += _play([compared[number] for number in scenarios], asked, play(asked))
+    requests = [
+        PointRequest(scenario, "auto", None, True, "any") for scenario in scenarios.values()
+    ]
+    notes += _play([compared[number] for number in scenarios], requests, play(requests))
     if not any(point.metrics for point in compared):
-        raise ScenarioError(shared_first([(one.label, one.problems) for one in compared]))
+        raise ScenarioError(
+            shared_first(
+                [(compared_point.label, compared_point.problems) for compared_point in compared]
+            )
+        )
     return compared, notes
 
 
@@ -330,9 +338,9 @@ def _scenarios_of(
     for number, (chosen, raw) in enumerate(points):
         point = ComparedPoint(chosen)
         try:
-            point.changed, said = make_comparable(raw, several)
+            point.changed, remarks = make_comparable(raw, several)
             scenarios[number] = scenario = checked(raw, base, largest)
-            notes.update(dict.fromkeys(said + _parts_of_periods(scenario)))
+            notes.update(dict.fromkeys(remarks + _parts_of_periods(scenario)))
         except ScenarioError as error:
             point.problems = error.problems
         compared.append(point)
@@ -361,19 +369,21 @@ def _parts_of_periods(scenario: Scenario) -> list[str]:
 
 
 def _play(
-    points: Sequence[ComparedPoint], asked: Sequence[PointRequest], outcomes: Outcomes
+    points: Sequence[ComparedPoint], requests: Sequence[PointRequest], outcomes: Outcomes
 ) -> list[str]:
     """Fill in the points in order, so that few weights are kept at a time; return notes on them."""
     first: Weights | None = None
     notes: dict[str, None] = {}
-    for point, one, found in zip(points, asked, in_order(outcomes, len(points)), strict=True):
-        if isinstance(found, Failed):
-            point.problems = found.problems
+    for point, request, outcome in zip(
+        points, requests, in_order(outcomes, len(points)), strict=True
+    ):
+        if isinstance(outcome, Failed):
+            point.problems = outcome.problems
         else:
-            first = _fill(point, one.point, found, first)
+            first = _fill(point, request.point, outcome, first)
             for topic in (NOT_REACHED, "job"):
-                if topic in found.remarks:
-                    notes[f"{found.remarks[topic]}."] = None
+                if topic in outcome.remarks:
+                    notes[f"{outcome.remarks[topic]}."] = None
     return [*notes]
 
 
@@ -437,14 +447,14 @@ def _same_shapes(first: Weights, second: Weights) -> bool:
 
 def _differences(first: Weights, second: Weights) -> dict[str, float]:
     """Largest difference over the largest weight, by parameter; infinite for non-finite weights."""
-    found = {}
+    distances = {}
     for name, array in first.items():
         if second[name].tobytes() == array.tobytes():
-            found[name] = 0.0
+            distances[name] = 0.0
             continue
         with np.errstate(invalid="ignore", over="ignore"):
             apart = float(np.abs(second[name].astype(np.float64) - array).max())
             scale = float(np.abs(array).max()) or 1.0
         share = apart / scale
-        found[name] = share if math.isfinite(share) else math.inf
-    return found
+        distances[name] = share if math.isfinite(share) else math.inf
+    return distances

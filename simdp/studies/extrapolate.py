@@ -151,7 +151,7 @@ def recording_of_traces(
         hint = f"; similar: {', '.join(close)}" if close else ""
         problem = f"{source}: its device, {traced}, is not in the catalogue; give --device{hint}."
         raise ScenarioError(problem)
-    found = replay_of(
+    replayed = replay_of(
         traces,
         machine=machine,
         device=named,
@@ -159,19 +159,18 @@ def recording_of_traces(
         gradients=gradients,
         name="recording",
     )
-    if found.nbytes <= LEAST_GRADIENTS:
+    if replayed.nbytes <= LEAST_GRADIENTS:
         problem = f"{source}: no collective shows the size of gradients; give --gradients '102 MB'."
         raise ScenarioError(problem)
-    (folder / found.profile_name).write_text(found.profile)
-    raw = copy.deepcopy(found.scenario)
+    (folder / replayed.profile_name).write_text(replayed.profile)
+    raw = copy.deepcopy(replayed.scenario)
     raw.pop("collectives", None)
     raw["numerics"] = False
-    samples = microbatch * raw["workload"].get("grad_accum", 1) * found.num_ranks
-    step = RecordedStep(
-        source, "trace", named, found.num_ranks, found.step_time_s, samples / found.step_time_s
-    )
+    samples = microbatch * raw["workload"].get("grad_accum", 1) * replayed.num_ranks
+    seconds = replayed.step_time_s
+    step = RecordedStep(source, "trace", named, replayed.num_ranks, seconds, samples / seconds)
     has_hooks = any(len(trace.collectives) for trace in traces)
-    remarks = tuple(_trace_remarks(found, microbatch))
+    remarks = tuple(_trace_remarks(replayed, microbatch))
     return SourceRecording(step, raw, folder, machine, remarks, has_hooks)
 
 
@@ -182,15 +181,19 @@ OF_LINKS = ("links are fitted", "no transfer")
 """Beginnings of a replay's remarks on its links, in place of which machines bring theirs."""
 
 
-def _trace_remarks(found: Replayed, microbatch: int) -> Iterator[str]:
+def _trace_remarks(replayed: Replayed, microbatch: int) -> Iterator[str]:
     """Yield what an extrapolation of traces leaves out."""
-    yield from (line for line in found.remarks if not line.startswith(OF_LINKS))
+    yield from (line for line in replayed.remarks if not line.startswith(OF_LINKS))
     if microbatch == 1:
         yield "samples are micro-batches; --microbatch gives their samples"
     yield "memory: of weights, gradients and optimizer; activations are in no trace"
-    late = [one for one in found.scenario["cluster"].get("stragglers", ()) if "rank" in one]
+    late = [
+        straggler
+        for straggler in replayed.scenario["cluster"].get("stragglers", ())
+        if "rank" in straggler
+    ]
     if late:
-        ranks = ", ".join(dict.fromkeys(str(one["rank"]) for one in late))
+        ranks = ", ".join(dict.fromkeys(str(straggler["rank"]) for straggler in late))
         yield f"slow ranks of the recording ({ranks}) are left out; machines have their own jitter"
 
 
@@ -281,12 +284,12 @@ def _measured(scenario: Scenario, step_time: float) -> Raw:
 def parse_step_time(text: str) -> float:
     """Read ``--step-time`` [s]; else a ScenarioError."""
     try:
-        found = parse(text, "time", "93 ms")
+        seconds = parse(text, "time", "93 ms")
     except UnitError as error:
         raise ScenarioError(f"--step-time: {error}") from None
-    if found <= 0:
+    if seconds <= 0:
         raise ScenarioError(f"--step-time: {text} is no time; write for example 93 ms.")
-    return found
+    return seconds
 
 
 def _seconds(value: float) -> str:
@@ -337,7 +340,7 @@ class Points:
                 self.remarks.append(f"strategy: ddp, since {kind} trains on one GPU")
                 return ["ddp"]
             return [own]
-        return [own if one == kind else one for one in self.request.strategies]
+        return [own if strategy == kind else strategy for strategy in self.request.strategies]
 
     def plain(self, machine: str) -> Raw:
         """The recording on a machine, as plain data: with several devices where it scales."""
@@ -349,9 +352,11 @@ class Points:
             if recording.has_hooks:
                 raw["cluster"]["overheads"] = dict(HELD)
             if isinstance(own := raw.get("collectives"), dict):
-                raw["collectives"] = {key: one for key, one in own.items() if key != "cost"}
+                raw["collectives"] = {key: setting for key, setting in own.items() if key != "cost"}
         else:
-            raw["cluster"] = {key: one for key, one in cluster.items() if key != "world_size"}
+            raw["cluster"] = {
+                key: setting for key, setting in cluster.items() if key != "world_size"
+            }
         compute = raw["workload"].get("compute")
         if isinstance(compute, dict) and compute.get("kind") == "measured":
             compute["points"] = self._scaled(raw, machine, compute["points"])
@@ -362,17 +367,17 @@ class Points:
         old = self.recording.step.device
         new = _device_of(raw, self.recording.base)
         if old is None or new is None:
-            return [dict(one) for one in points]
-        named = [{**one, "device": one.get("device") or old} for one in points]
-        if any(one["device"] == new for one in named):
+            return [dict(point) for point in points]
+        named = [{**point, "device": point.get("device") or old} for point in points]
+        if any(point["device"] == new for point in named):
             return named
-        found = []
-        for one in (one for one in named if one["device"] == old):
-            seconds = parse(str(one["step_time"]), "time")
-            ratio = self._ratio(raw, machine, int(one["microbatch"]))
+        scaled_points = []
+        for point in (point for point in named if point["device"] == old):
+            seconds = parse(str(point["step_time"]), "time")
+            ratio = self._ratio(raw, machine, int(point["microbatch"]))
             scaled = {"device": new, "measured_on": old, "step_time": _seconds(seconds * ratio)}
-            found.append({**one, **scaled})
-        return found
+            scaled_points.append({**point, **scaled})
+        return scaled_points
 
     def _ratio(self, raw: Raw, machine: str, microbatch: int) -> float:
         """A step's time on the machine's device over that on the recording's, by their figures."""
@@ -400,7 +405,7 @@ class Points:
 
     def planned(self) -> list[PlannedPoint]:
         """Every point, in the order of machines, strategies and numbers of GPUs."""
-        found = []
+        planned_points = []
         largest = max(self.request.gpus)
         for machine in self.machines:
             raw, problem = Raw(), ""
@@ -410,8 +415,10 @@ class Points:
                 problem = joined(error.problems)
             for strategy in self.strategies:
                 for gpus in self.request.gpus:
-                    found.append(self._planned(raw, machine, gpus, strategy, largest, problem))
-        return found
+                    planned_points.append(
+                        self._planned(raw, machine, gpus, strategy, largest, problem)
+                    )
+        return planned_points
 
     def _planned(
         self, raw: Raw, machine: str, gpus: int, strategy: Any, largest: int, problem: str
@@ -474,22 +481,27 @@ def extrapolate(
     """
     made = Points(recording, request)
     planned = made.planned()
-    valid = [one.scenario for one in planned if one.scenario is not None]
+    valid = [
+        planned_point.scenario for planned_point in planned if planned_point.scenario is not None
+    ]
     if not valid:
-        raise ScenarioError(list(dict.fromkeys(one.problem for one in planned)))
+        raise ScenarioError(list(dict.fromkeys(planned_point.problem for planned_point in planned)))
     several: dict[str, Any] = {"executor": executor, "store": store, "progress": progress}
     several["interval"] = "any" if len(valid) <= MAX_INTERVALS else "cheap"
     results = iter(simulate_all(valid, **several))
-    played = [(one, None if one.scenario is None else next(results)) for one in planned]
-    points = [_point(recording, one, result) for one, result in played]
+    played = [
+        (planned_point, None if planned_point.scenario is None else next(results))
+        for planned_point in planned
+    ]
+    points = [_point(recording, planned_point, result) for planned_point, result in played]
     if all(point.problem for point in points):
         raise ScenarioError(list(dict.fromkeys(point.problem or "" for point in points)))
     study = _study(made, played)
     remarks = [*recording.remarks, *made.remarks, *_remarks(recording, played, points)]
-    found = Extrapolation(
+    extrapolation = Extrapolation(
         __version__, recording.step, points, _best(points), list(dict.fromkeys(remarks))
     )
-    return Extrapolated(found, study, _scenarios(made, points))
+    return Extrapolated(extrapolation, study, _scenarios(made, points))
 
 
 Played = Sequence[tuple[PlannedPoint, Result | Failed | None]]
@@ -532,21 +544,23 @@ def _point(
 def _is_scaled(recording: SourceRecording, scenario: Scenario) -> bool:
     """Whether a point's compute was measured on another device."""
     device = recording.step.device
-    return device is not None and any(one.name != device for one in scenario.cluster.devices())
+    return device is not None and any(
+        member.name != device for member in scenario.cluster.devices()
+    )
 
 
 def _best(points: Sequence[ExtrapolatedPoint]) -> dict[str, int]:
     """The point with the most samples per second of each machine, among those that fit."""
-    found: dict[str, int] = {}
+    best_of: dict[str, int] = {}
     for number, point in enumerate(points):
         if not point.throughput_samples_per_s or point.fits is False:
             continue
-        best = found.get(point.machine)
+        best = best_of.get(point.machine)
         if best is None or point.throughput_samples_per_s > (
             points[best].throughput_samples_per_s or 0.0
         ):
-            found[point.machine] = number
-    return found
+            best_of[point.machine] = number
+    return best_of
 
 
 def _remarks(
@@ -558,28 +572,29 @@ def _remarks(
         yield "compute: by each device's figures; --step-time takes one that was measured"
     own = [key for key in recording.raw["cluster"] if key not in PLAIN_KEYS]
     is_scenario = recording.machine is not None and recording.step.kind != "trace"
-    if is_scenario and own and any(one.machine != recording.machine for one, _ in played):
+    if is_scenario and own and any(planned.machine != recording.machine for planned, _ in played):
         keys = ", ".join(f"cluster.{key}" for key in own)
         yield f"{keys}: of {recording.machine} alone; other machines have their own"
     for machine in dict.fromkeys(point.machine for point in points if point.scaled):
         scenario = next(
-            one.scenario for one, _ in played if one.scenario and Path(one.machine).stem == machine
+            planned.scenario
+            for planned, _ in played
+            if planned.scenario and Path(planned.machine).stem == machine
         )
         new = scenario.cluster.devices()[0].name
         yield f"{machine}: compute is scaled from {old} to {new}, which widens the intervals"
     unfit = [
-        (one, result.metrics)
-        for (one, result), point in zip(played, points, strict=True)
+        (planned, result.metrics)
+        for (planned, result), point in zip(played, points, strict=True)
         if point.fits is False and isinstance(result, Result)
     ]
-    for number, (one, metrics) in enumerate(unfit[:MAX_UNFIT]):
-        assert one.scenario is not None
+    for number, (planned, metrics) in enumerate(unfit[:MAX_UNFIT]):
+        assert planned.scenario is not None
         is_last = number == min(len(unfit), MAX_UNFIT) - 1
-        more = fitting_settings_in_words(one.scenario) if is_last else ""
-        where = (
-            f"{one.gpus} GPUs of {Path(one.machine).stem}, {kind_of({'strategy': one.strategy})}"
-        )
-        yield f"{where}: does not fit: {need_in_words(one.scenario, metrics)}{more}"
+        more = fitting_settings_in_words(planned.scenario) if is_last else ""
+        kind = kind_of({"strategy": planned.strategy})
+        where = f"{planned.gpus} GPUs of {Path(planned.machine).stem}, {kind}"
+        yield f"{where}: does not fit: {need_in_words(planned.scenario, metrics)}{more}"
     if len(unfit) > MAX_UNFIT:
         yield f"{len(unfit) - MAX_UNFIT} more points do not fit"
 
@@ -589,34 +604,34 @@ def _study(made: Points, played: Played) -> Study:
     over: dict[str, list[Any]] = {MACHINE: [*made.machines], "strategy": [*made.strategies]}
     over["cluster.world_size"] = [*made.request.gpus]
     over = {key: values for key, values in over.items() if len(values) > 1 or "world" in key}
-    first = next(one for one, result in played if isinstance(result, Result))
+    first = next(planned for planned, result in played if isinstance(result, Result))
     assert first.scenario is not None
     study = Study(__version__, {**first.scenario.resolved(), "sweep": over})
-    for number, (one, result) in enumerate(played):
-        chosen = {key: value for key, value in one.set.items() if key in over}
+    for number, (planned, result) in enumerate(played):
+        chosen = {key: value for key, value in planned.set.items() if key in over}
         if isinstance(result, Result):
             result.set = chosen
             study.points.append(result)
         else:
-            problems = [one.problem] if result is None else result.problems
+            problems = [planned.problem] if result is None else result.problems
             study.failed.append(FailedPoint(number, chosen, problems))
     return study
 
 
 def _scenarios(made: Points, points: Sequence[ExtrapolatedPoint]) -> dict[str, Raw]:
     """A scenario of each machine, with its numbers of GPUs and strategies as a sweep."""
-    found: dict[str, Raw] = {}
+    files: dict[str, Raw] = {}
     for machine in made.machines:
         name = Path(machine).stem
-        ran = [one for one in points if one.machine == name and one.problem is None]
+        ran = [point for point in points if point.machine == name and point.problem is None]
         if not ran:
             continue
         raw = made.plain(machine)
-        kinds = dict.fromkeys(one.strategy for one in ran)
-        strategies = [one for one in made.strategies if kind_of({"strategy": one}) in kinds]
+        kinds = dict.fromkeys(point.strategy for point in ran)
+        strategies = [point for point in made.strategies if kind_of({"strategy": point}) in kinds]
         raw |= {"name": name, "strategy": strategies[0]}
         raw["cluster"]["world_size"] = ran[0].gpus
         sweep: dict[str, list[Any]] = {"strategy": strategies} if len(strategies) > 1 else {}
-        sweep["cluster.world_size"] = list(dict.fromkeys(one.gpus for one in ran))
-        found[f"{name}.yaml"] = {**raw, "sweep": sweep}
-    return found
+        sweep["cluster.world_size"] = list(dict.fromkeys(point.gpus for point in ran))
+        files[f"{name}.yaml"] = {**raw, "sweep": sweep}
+    return files

@@ -120,12 +120,12 @@ def places(family: str) -> dict[str, str]:
         raise ScenarioError(
             f"--where: the family '{family}' has no classes or files; leave out --where"
         )
-    found = {kind: _place(member) for kind, member in _table(family).items()}
+    place_of = {kind: _place(member) for kind, member in _table(family).items()}
     if family == "models":
         from simdp.workload.models import PRESETS
 
-        found |= {name: f"simdp/workload/models/presets/{name}.yaml" for name in PRESETS.names()}
-    return dict(sorted(found.items()))
+        place_of |= {name: f"simdp/workload/models/presets/{name}.yaml" for name in PRESETS.names()}
+    return dict(sorted(place_of.items()))
 
 
 def _place(member: type[Spec]) -> str:
@@ -163,15 +163,15 @@ def constants() -> dict[str, str]:
     """Pooled constants of NCCL's model for uncalibrated clusters, by class."""
     from simdp.collectives.costs.nccl import NETWORKS, PEERS, pooled
 
-    found = {}
+    described = {}
     for place, names in (("peer", PEERS), ("network", NETWORKS)):
         for name in names:
-            said = [_said(pooled(place, name, "share"), is_share=True)]
+            spreads = [_said(pooled(place, name, "share"), is_share=True)]
             if name == "tcp":
-                said.append(_said(pooled(place, name, "flow"), is_share=False))
+                spreads.append(_said(pooled(place, name, "flow"), is_share=False))
             about = pooled(place, name, "share").about
-            found[f"{place}.{name}"] = f"{about}. {'; '.join(said)}"
-    return found
+            described[f"{place}.{name}"] = f"{about}. {'; '.join(spreads)}"
+    return described
 
 
 def _said(constant: Pooled, is_share: bool) -> str:
@@ -205,15 +205,15 @@ def _members(family: str) -> dict[str, str]:
 
 def _offered(table: Family[Spec]) -> dict[str, str]:
     """Kinds of other packages, with the package's name."""
-    found = {}
+    described = {}
     for kind in table.offered():
         try:
             member = table.find(kind)
-            said = "" if member is None else _first_line(member)
+            line = "" if member is None else _first_line(member)
         except KindError as error:
-            said = f"cannot be used: {error}"
-        found[kind] = f"{said} (from {table.offered_by(kind)})".strip()
-    return found
+            line = f"cannot be used: {error}"
+        described[kind] = f"{line} (from {table.offered_by(kind)})".strip()
+    return described
 
 
 def _first_line(member: type[Spec]) -> str:

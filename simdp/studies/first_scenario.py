@@ -40,12 +40,12 @@ OPTIONAL_KEYS = {
 SHORT = 512  # tokens of samples that are tried where none fit
 
 
-def first_scenario(asked: FitsRequest, file: Path) -> str:
+def first_scenario(request: FitsRequest, file: Path) -> str:
     """Write a scenario that passes ``check``, fits, and reproduces a row of ``fits``.
 
     Parameters
     ----------
-    asked : FitsRequest
+    request : FitsRequest
         Missing options are those of the row that `fitting` chooses, among methods that train all
         weights unless one is named.
     file : Path
@@ -61,10 +61,10 @@ def first_scenario(asked: FitsRequest, file: Path) -> str:
     ScenarioError
         If an option is wrong, options do not go together, or nothing fits.
     """
-    assert asked.gpus is not None
-    place = place_of(asked.machine, asked.device, asked.node_size)
-    known_value("--model", asked.model)
-    row, found = _best(asked)
+    assert request.gpus is not None
+    place = place_of(request.machine, request.device, request.node_size)
+    known_value("--model", request.model)
+    row, fitting_table = _best(request)
     method = Method(
         row.method,
         row.settings["strategy"],
@@ -73,48 +73,48 @@ def first_scenario(asked: FitsRequest, file: Path) -> str:
         row.settings.get("workload.lora"),
         row.settings.get("workload.quantized"),
     )
-    _, raw = with_data(raw_of(asked, place, asked.gpus, method), row.microbatch)
+    _, raw = with_data(raw_of(request, place, request.gpus, method), row.microbatch)
     sizes = _sizes(raw, place)
     if len(sizes) > 1:
         raw["sweep"] = {"cluster.world_size": sizes}
     checked_here(raw)
     raw = move_paths(raw, Path(), file.parent)
-    return _in_words(asked, place, raw, row, found, file)
+    return _in_words(request, place, raw, row, fitting_table, file)
 
 
-def _best(asked: FitsRequest) -> tuple[FittingRow, Fitting]:
+def _best(request: FitsRequest) -> tuple[FittingRow, Fitting]:
     """The row to write; full training on the GPUs comes before offloading."""
     tried: list[Fitting] = []
     refused: ScenarioError | None = None
-    is_one = asked.strategy is not None and asked.recompute is not None
-    for name in (asked.method,) if asked.method else ("full", "offload"):
+    is_one = request.strategy is not None and request.recompute is not None
+    for name in (request.method,) if request.method else ("full", "offload"):
         try:
-            found = fitting(asked._replace(method=name), has_times=not is_one)
+            table = fitting(request._replace(method=name), has_times=not is_one)
         except ScenarioError as error:
             refused = refused or error
             continue
-        row = found.rows[0] if is_one and found.rows[0].state != "no" else found.chosen
+        row = table.rows[0] if is_one and table.rows[0].state != "no" else table.chosen
         if row is not None:
-            return row, found
-        tried.append(found)
+            return row, table
+        tried.append(table)
     if not tried:
         assert refused is not None
         raise refused
-    raise ScenarioError(_nothing_fits(asked, tried))
+    raise ScenarioError(_nothing_fits(request, tried))
 
 
-def _fits_when_short(asked: FitsRequest) -> bool:
+def _fits_when_short(request: FitsRequest) -> bool:
     """Whether samples of `SHORT` tokens would fit."""
-    short = asked._replace(method=asked.method or "full", sequence_length=SHORT)
+    short = request._replace(method=request.method or "full", sequence_length=SHORT)
     try:
         return any(row.state != "no" for row in fitting(short, has_times=False).rows)
     except ScenarioError:  # a model without a length
         return False
 
 
-def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
+def _nothing_fits(request: FitsRequest, tried: list[Fitting]) -> str:
     """Describe the smallest memory of all rows, and remedies."""
-    rows = [row for found in tried for row in found.rows]
+    rows = [row for table in tried for row in table.rows]
     there = tried[0].host_memory_bytes or inf
     short = [row for row in rows if (row.host_memory_bytes or 0.0) > there]
     rows = [row for row in rows if row not in short] or rows
@@ -122,18 +122,18 @@ def _nothing_fits(asked: FitsRequest, tried: list[Fitting]) -> str:
     host = "" if needed is None else f"; offloaded it {host_need(needed, there)}"
     least = min(rows, key=lambda row: row.peak_memory_bytes)
     taken, room = nbytes(least.memory_low_bytes), nbytes(tried[0].memory_bytes)
-    given = {"--strategy": asked.strategy, "--recompute": asked.recompute}
-    given |= {"--method": asked.method, "--microbatch": asked.microbatch}
+    given = {"--strategy": request.strategy, "--recompute": request.recompute}
+    given |= {"--method": request.method, "--microbatch": request.microbatch}
     options = [option for option, value in given.items() if value is not None]
     do = f"leave out {' and '.join(options)}, or " if options else ""
-    if (asked.sequence_length or inf) > SHORT and _fits_when_short(asked):
+    if (request.sequence_length or inf) > SHORT and _fits_when_short(request):
         do = f"it fits with --sequence-length {SHORT}; shorten its samples, or "
-    device = catalogue_device(asked.device)
-    where = f"--machine {asked.machine}" if asked.machine else f"--device {device}"
+    device = catalogue_device(request.device)
+    where = f"--machine {request.machine}" if request.machine else f"--device {device}"
     return (
-        f"--gpus {asked.gpus}: {asked.title} does not fit: it takes {taken} of {room} per GPU at "
-        f"least, with {least.strategy} and recompute: {least.recompute}{host}; {do}find how many "
-        f"it needs by `python -m simdp fits {asked.title} --gpus '?' {where}`."
+        f"--gpus {request.gpus}: {request.title} does not fit: it takes {taken} of {room} per "
+        f"GPU at least, with {least.strategy} and recompute: {least.recompute}{host}; {do}find "
+        f"how many it needs by `python -m simdp fits {request.title} --gpus '?' {where}`."
     )
 
 
@@ -147,7 +147,7 @@ def _sizes(raw: Raw, place: TrainingNodes) -> list[int]:
     while size < largest:
         sizes.add(size)
         size = min(2 * size, per_node) if size < per_node else 2 * size
-    found = [largest]
+    counts = [largest]
     for size in sorted(sizes, reverse=True):
         try:
             scenario = checked_here({**raw, "cluster": {**raw["cluster"], "world_size": size}})
@@ -155,8 +155,8 @@ def _sizes(raw: Raw, place: TrainingNodes) -> list[int]:
             continue
         if not _may_fit(scenario):
             break  # fewer ranks need no less
-        found.append(size)
-    return found[::-1]
+        counts.append(size)
+    return counts[::-1]
 
 
 def _may_fit(scenario: Scenario) -> bool:
@@ -167,16 +167,21 @@ def _may_fit(scenario: Scenario) -> bool:
 
 
 def _in_words(
-    asked: FitsRequest, place: TrainingNodes, raw: Raw, row: FittingRow, found: Fitting, file: Path
+    request: FitsRequest,
+    place: TrainingNodes,
+    raw: Raw,
+    row: FittingRow,
+    table: Fitting,
+    file: Path,
 ) -> str:
     """The scenario as YAML with comments."""
     workload, size = raw["workload"], raw["cluster"]["world_size"]
     batch = "global_batch" if "global_batch" in workload else "microbatch"
     unit = "samples per GPU and micro-step" if batch == "microbatch" else "samples of all GPUs"
-    fitted = "" if asked.microbatch else ", as many as fit"
+    fitted = "" if request.microbatch else ", as many as fit"
     room = "" if row.state == "yes" else ": this may run out of memory"
     lines = [
-        *_head(asked, place, raw, file),
+        *_head(request, place, raw, file),
         "",
         *_cluster(place, raw, file),
         "",
@@ -192,6 +197,7 @@ def _in_words(
     for key, meaning in OPTIONAL_KEYS.items():
         if key in workload:
             lines += [f"  # {meaning}", *_line(key, workload[key], 2)]
+    chosen = "the simplest of the fastest, by `fits`" if request.strategy is None else "as given"
     lines += [
         "  # named and argued as torch's: {kind: sgd, lr: 0.1, momentum: 0.9}",
         *_line("optimizer", workload["optimizer"], 2),
@@ -204,13 +210,12 @@ def _in_words(
         "  # the first is warm-up",
         *_line("steps", workload["steps"], 2),
         "",
-        f"# {'the simplest of the fastest, by `fits`' if asked.strategy is None else 'as given'}; "
-        "ddp, fsdp, hsdp, zero1, local_sgd, ...: `list strategies`",
+        f"# {chosen}; ddp, fsdp, hsdp, zero1, local_sgd, ...: `list strategies`",
         *_line("strategy", raw["strategy"]),
         "",
-        f"# of {nbytes(found.memory_bytes)} per GPU it takes {nbytes(row.memory_low_bytes)} to "
+        f"# of {nbytes(table.memory_bytes)} per GPU it takes {nbytes(row.memory_low_bytes)} to "
         f"{nbytes(row.memory_high_bytes)} on {size}, with CUDA, NCCL and fragments{room}.",
-        *_host_lines(row, found),
+        *_host_lines(row, table),
         "# Times and memory only; true trains every replica in NumPy as well, for small models",
         *_line("numerics", False),
     ]
@@ -224,22 +229,22 @@ def _in_words(
     return "\n".join(lines) + "\n"
 
 
-def _host_lines(row: FittingRow, found: Fitting) -> Iterator[str]:
+def _host_lines(row: FittingRow, table: Fitting) -> Iterator[str]:
     """A comment on the host memory of a method that offloads."""
     if row.host_memory_bytes is not None:
-        need = host_need(row.host_memory_bytes, found.host_memory_bytes)
-        unknown = "; its size is not known" * (found.host_memory_bytes is None)
+        need = host_need(row.host_memory_bytes, table.host_memory_bytes)
+        unknown = "; its size is not known" * (table.host_memory_bytes is None)
         yield f"# Each node {need}{unknown}."
 
 
-def _head(asked: FitsRequest, place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
+def _head(request: FitsRequest, place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
     """Comments on the study and its commands, and the name."""
     size, sizes = raw["cluster"]["world_size"], raw.get("sweep", {}).get("cluster.world_size")
     pictures = "scaling.png, timeline.png" if sizes else "timeline.png"
     if sizes:
-        yield f"# How does {asked.title} scale on {place.title}, from {sizes[0]} to {size} GPUs?"
+        yield f"# How does {request.title} scale on {place.title}, from {sizes[0]} to {size} GPUs?"
     else:
-        yield f"# How fast does {asked.title} train on {place.title}, on {size} GPUs?"
+        yield f"# How fast does {request.title} train on {place.title}, on {size} GPUs?"
     yield f"# Simulate it with `python -m simdp run {file}`: a table on the screen, and"
     yield f"# {pictures}, trace.json and result.json in runs/{raw['name']}/."
     yield "# Try another value with --set strategy=fsdp, and several side by side:"

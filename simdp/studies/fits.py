@@ -72,12 +72,12 @@ NEARLY_THE_BEST = 0.95
 """Share of the fastest row's rate from which ``init`` prefers the simplest row."""
 
 
-def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
+def fitting(request: FitsRequest, has_times: bool = True) -> Fitting:
     """Try every method, and choose a row.
 
     Parameters
     ----------
-    asked : FitsRequest
+    request : FitsRequest
         Without a number of devices, each method gets the least number that it fits on.
     has_times : bool
         Whether steps are simulated; without times no row is chosen.
@@ -87,43 +87,43 @@ def fitting(asked: FitsRequest, has_times: bool = True) -> Fitting:
     ScenarioError
         If an option does not exist, or options do not go together.
     """
-    place = place_of(asked.machine, asked.device, asked.node_size)
-    if asked.gpus is not None:
-        place.check_size(asked.gpus)
-    asked = resolved(asked, place)
-    precision = asked.precision
-    stacks = cache(lambda gpus: _Stacks(asked, place, precision, gpus))
-    if asked.gpus is not None:
-        found = [(trial.row(has_times), trial) for trial in _trials(stacks(asked.gpus))]
+    place = place_of(request.machine, request.device, request.node_size)
+    if request.gpus is not None:
+        place.check_size(request.gpus)
+    request = resolved(request, place)
+    precision = request.precision
+    stacks = cache(lambda gpus: _Stacks(request, place, precision, gpus))
+    if request.gpus is not None:
+        pairs = [(trial.row(has_times), trial) for trial in _trials(stacks(request.gpus))]
     else:
-        found = list(_least_rows(asked, place, precision, stacks))
-    found.sort(key=lambda pair: _sort_key(pair[0]))
-    rows = [row for row, _ in found]
+        pairs = list(_least_rows(request, place, precision, stacks))
+    pairs.sort(key=lambda pair: _sort_key(pair[0]))
+    rows = [row for row, _ in pairs]
     chosen = 0
-    if asked.gpus is not None and rows[0].step_time_s is not None:
+    if request.gpus is not None and rows[0].step_time_s is not None:
         chosen = _chosen_row(rows)
         rows[chosen] = replace(rows[chosen], chosen=True)
-    rows[chosen] = found[chosen][1].with_interval(rows[chosen])
-    gpus = asked.gpus or rows[0].gpus
+    rows[chosen] = pairs[chosen][1].with_interval(rows[chosen])
+    gpus = request.gpus or rows[0].gpus
     whole = stacks(gpus).whole
     fits_none = all(row.state == "no" for row in rows)
     return Fitting(
-        model=asked.title,
+        model=request.title,
         machine=place.cluster.get("machine", place.title),
         assumed=place.assumed,
         gpus=gpus,
-        is_least=asked.gpus is None,
+        is_least=request.gpus is None,
         memory_bytes=_memory(whole),
         host_memory_bytes=whole.cluster.host_memory,
         samples_are=_sample_in_words(whole),
         precision=_precision_in_words(precision),
         price_date=price_date(whole.cluster),
         rows=rows,
-        **_fitting_length(asked, whole) if fits_none else {},
+        **_fitting_length(request, whole) if fits_none else {},
     )
 
 
-def _fitting_length(asked: FitsRequest, whole: Scenario) -> dict[str, Any]:
+def _fitting_length(request: FitsRequest, whole: Scenario) -> dict[str, Any]:
     """Halve the tokens of a sample until some method fits; return the fields that name these.
 
     The host memory is that of a node whose own is unknown, where nothing fits without offloading.
@@ -136,7 +136,7 @@ def _fitting_length(asked: FitsRequest, whole: Scenario) -> dict[str, Any]:
     if length < LEAST_LENGTH:
         return {}
     try:
-        shorter = fitting(asked._replace(sequence_length=length), has_times=False)
+        shorter = fitting(request._replace(sequence_length=length), has_times=False)
     except ScenarioError:  # the model has no such key
         return {}
     rows = [row for row in shorter.rows if row.state != "no"]
@@ -148,35 +148,35 @@ def _fitting_length(asked: FitsRequest, whole: Scenario) -> dict[str, Any]:
     return {"fitting_length": length, "fitting_host_bytes": needed or None}
 
 
-def resolved(asked: FitsRequest, place: TrainingNodes) -> FitsRequest:
+def resolved(request: FitsRequest, place: TrainingNodes) -> FitsRequest:
     """Return the request with its precision, and kinds in their usual spelling.
 
     A ScenarioError if an option, except those of the nodes, does not exist.
     """
-    known_value("MODEL", asked.model)
-    known_choice("--recompute", asked.recompute, RECOMPUTE)
-    known_choice("--method", asked.method, METHODS)
-    if asked.strategy is not None:
-        asked = asked._replace(strategy=known_value("--strategy", asked.strategy))
-    if asked.precision is None:
-        return asked._replace(precision=place.usual_precision)
-    return asked._replace(precision=known_value("--precision", asked.precision))
+    known_value("MODEL", request.model)
+    known_choice("--recompute", request.recompute, RECOMPUTE)
+    known_choice("--method", request.method, METHODS)
+    if request.strategy is not None:
+        request = request._replace(strategy=known_value("--strategy", request.strategy))
+    if request.precision is None:
+        return request._replace(precision=place.usual_precision)
+    return request._replace(precision=known_value("--precision", request.precision))
 
 
 def _trials(stacks: _Stacks) -> Iterator[_Trial]:
     """Yield the possible methods; all but ``full`` with one kind of recomputation."""
     wrong: list[str] = []
-    found = False
+    has_any = False
     for group in methods(stacks.asked, stacks.precision):
         trials = [_Trial(stacks, method) for method in group]
         wrong += [line for trial in trials for line in trial.problems]
         trials = [trial for trial in trials if not trial.problems]
-        found = found or bool(trials)
+        has_any = has_any or bool(trials)
         if group[0].name == "full":
             yield from _useful_trials(trials)
         elif trials:
             yield _with_best_recompute(trials)
-    if not found:
+    if not has_any:
         raise ScenarioError(list(dict.fromkeys(wrong)) or [_nothing_to_try(stacks.asked)])
 
 
@@ -191,10 +191,10 @@ def _useful_trials(trials: Sequence[_Trial]) -> list[_Trial]:
     return kept[enough[-1] :] if enough else kept
 
 
-def _nothing_to_try(asked: FitsRequest) -> str:
-    chosen = {"--method": asked.method, "--strategy": asked.strategy}
+def _nothing_to_try(request: FitsRequest) -> str:
+    chosen = {"--method": request.method, "--strategy": request.strategy}
     given = ", ".join(f"{option} {value}" for option, value in chosen.items() if value)
-    return f"{given}: {asked.title} cannot be trained with these; leave one of them out."
+    return f"{given}: {request.title} cannot be trained with these; leave one of them out."
 
 
 def _with_best_recompute(trials: Sequence[_Trial]) -> _Trial:
@@ -214,14 +214,14 @@ def _with_best_recompute(trials: Sequence[_Trial]) -> _Trial:
 
 
 def _least_rows(
-    asked: FitsRequest, place: TrainingNodes, precision: Any, stacks: Callable[[int], _Stacks]
+    request: FitsRequest, place: TrainingNodes, precision: Any, stacks: Callable[[int], _Stacks]
 ) -> Iterator[tuple[FittingRow, _Trial]]:
     """Yield a row per strategy and method, at the least number of devices that it fits on.
 
     Found by bisection, since memory per rank never rises with their number.
     """
     sizes = list(_sizes(place))
-    for group in methods(asked, precision):
+    for group in methods(request, precision):
 
         def most(place: int, group: Sequence[Method] = group) -> _Trial | None:
             """Trial with the most recomputation, which needs the least memory."""
@@ -239,8 +239,8 @@ def _least_rows(
             trial = most(middle)
             fits = trial is not None and trial.state == "yes"
             low, high = (low, middle) if fits else (middle + 1, high)
-        found = [_Trial(stacks(sizes[high]), method) for method in group]
-        rows = [(t.row(), t) for t in found if not t.problems and t.state == "yes"]
+        candidates = [_Trial(stacks(sizes[high]), method) for method in group]
+        rows = [(t.row(), t) for t in candidates if not t.problems and t.state == "yes"]
         yield min(rows, key=lambda pair: _sort_key(pair[0]))
 
 
@@ -263,14 +263,14 @@ def _chosen_row(rows: Sequence[FittingRow]) -> int:
     """Number of the row for ``init``: the simplest of those that are nearly the fastest."""
     first = rows[0]
     least = NEARLY_THE_BEST * _rate(first)
-    alike = [
+    near_best = [
         place
         for place, row in enumerate(rows)
         if row.state == first.state
         and (row.method in ADAPTING) == (first.method in ADAPTING)
         and _rate(row) >= least
     ]
-    return min(alike, key=lambda place: _simplicity(rows[place]))
+    return min(near_best, key=lambda place: _simplicity(rows[place]))
 
 
 def _rate(row: FittingRow) -> float:
@@ -309,15 +309,17 @@ class _Stacks:
     ``times`` caches the times of compute by precision, adapters and quantization.
     """
 
-    def __init__(self, asked: FitsRequest, place: TrainingNodes, precision: Any, gpus: int) -> None:
-        self.asked, self.precision, self.gpus = asked, precision, gpus
-        wanted = next((group[0] for group in methods(asked, precision)), None)
+    def __init__(
+        self, request: FitsRequest, place: TrainingNodes, precision: Any, gpus: int
+    ) -> None:
+        self.asked, self.precision, self.gpus = request, precision, gpus
+        wanted = next((group[0] for group in methods(request, precision)), None)
         if wanted is None:
-            raise ScenarioError(_nothing_to_try(asked))
+            raise ScenarioError(_nothing_to_try(request))
         plain = wanted._replace(recompute="none", lora=None, quantized=None)
-        if asked.strategy is None:
+        if request.strategy is None:
             plain = plain._replace(strategy="ddp")
-        self.whole, _ = with_data(raw_of(asked, place, gpus, plain), 1)
+        self.whole, _ = with_data(raw_of(request, place, gpus, plain), 1)
         self.short = short_stacks(self.whole) if _is_uniform(self.whole.strategy) else []
         self.times: dict[str, Times] = {}
 
@@ -418,8 +420,8 @@ class _Trial:
         size, gpus = self.microbatch, self.stacks.gpus
         time = self._step_time(size) if has_times and self.state != "no" else None
         samples_per_s = size * gpus / time if time else None
-        found = rates(self.whole, samples_per_s, time or 0.0)
-        tokens, price = found["tokens_per_s"], self.whole.cluster.rates().price
+        speeds = rates(self.whole, samples_per_s, time or 0.0)
+        tokens, price = speeds["tokens_per_s"], self.whole.cluster.rates().price
         least, most = self.taken
         on_host = offloaded_nbytes(self.whole)
         is_unsure = on_host > 0 and self.whole.cluster.host_memory is None and self.state == "yes"
@@ -431,7 +433,7 @@ class _Trial:
             peak_memory_bytes=self.peak,
             step_time_s=time,
             tokens_per_s=tokens,
-            mfu=found["mfu"],
+            mfu=speeds["mfu"],
             settings=self.method.settings,
             method=self.method.name,
             state=self.state,
@@ -507,8 +509,10 @@ def lines_of_depth(whole: Scenario, short: Sequence[Scenario]) -> Iterator[Memor
     further = _depth(whole) - DEPTHS[0]
     for phase, line in fewer.items():
         if phase in more:
-            one, two = ((1 - further) * line.at(n) + further * more[phase].at(n) for n in (1, 2))
-            yield MemoryLine.through(one, two)
+            first, second = (
+                (1 - further) * line.at(n) + further * more[phase].at(n) for n in (1, 2)
+            )
+            yield MemoryLine.through(first, second)
 
 
 def _grows_by_blocks(short: Sequence[Scenario]) -> bool:
@@ -601,12 +605,12 @@ def fitting_settings_in_words(scenario: Scenario) -> str:
     """
     if not fits_host(scenario):
         return "; use more nodes, or keep less on the host."
-    found = fitting_settings(scenario)
+    needs = fitting_settings(scenario)
     on = f" on these {scenario.cluster.world_size}" if scenario.cluster.world_size > 1 else ""
-    listed = ", ".join(f"{need.words} needs {nbytes(need.nbytes)}" for need in found)
-    if not found:
+    listed = ", ".join(f"{need.words} needs {nbytes(need.nbytes)}" for need in needs)
+    if not needs:
         return "; use larger devices."
-    if found[0].fits:
+    if needs[0].fits:
         return f"; {listed}{on}."
     return f"; nothing that was tried fits: {listed}{on}; use larger devices, or more with fsdp."
 
@@ -638,14 +642,14 @@ def _tried(scenario: Scenario) -> Iterator[MemoryNeed | None]:
 
 def _smaller_microbatch(scenario: Scenario) -> MemoryNeed | None:
     """The largest micro-batch that fits, by halving; or one sample."""
-    size, found = scenario.workload.microbatch, None
+    size, need = scenario.workload.microbatch, None
     least = _need(scenario, "microbatch: 1", {"workload.microbatch": 1}) if size else None
     if least is None or not least.fits:
         return least if size and size > 1 else None
-    while size and size > 1 and (found is None or not found.fits):
+    while size and size > 1 and (need is None or not need.fits):
         size //= 2
-        found = _need(scenario, f"microbatch: {size}", {"workload.microbatch": size})
-    return found
+        need = _need(scenario, f"microbatch: {size}", {"workload.microbatch": size})
+    return need
 
 
 def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> MemoryNeed | None:

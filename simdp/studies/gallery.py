@@ -92,8 +92,8 @@ def draw_gallery(scenarios: Path, out: Path) -> Iterator[Path]:
     for name, kind in PICTURES:
         scenario, path = scenarios / f"{name}.yaml", out / f"{name}_{kind}.png"
         if kind in COLLECTIVES:
-            asked = answer(Request("all_reduce", scenario, **COLLECTIVES[kind]))
-            write_whole(path, partial(render, asked, kind))
+            study = answer(Request("all_reduce", scenario, **COLLECTIVES[kind]))
+            write_whole(path, partial(render, study, kind))
         else:
             if name not in studies:
                 studies[name] = sweep(load_scenario(scenario))
@@ -113,8 +113,8 @@ def _draw_validations(measured: Path, out: Path) -> Iterator[Path]:
     for name, folder, kind in VALIDATIONS:
         if folder not in known:
             known[folder] = validate([measured / folder], intervals=INTERVALS[folder])
-        found = known[folder]
-        shown = found if kind in WITH_TABLES else replace(found, rows=())
+        validation = known[folder]
+        shown = validation if kind in WITH_TABLES else replace(validation, rows=())
         path = out / f"{name}_{kind}.png"
         write_whole(path, partial(render, shown, kind))
         yield path

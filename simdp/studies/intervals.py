@@ -157,8 +157,8 @@ OF_PART = {
 
 def machine_calibration(name: str | None, base: Path) -> list[Known]:
     """Return the calibration of a machine; empty where it has none."""
-    found = None if name is None else read_machine(name, base).calibration
-    return [] if name is None or found is None else [Known(name, found)]
+    calibration = None if name is None else read_machine(name, base).calibration
+    return [] if name is None or calibration is None else [Known(name, calibration)]
 
 
 def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
@@ -176,24 +176,24 @@ def variants(scenario: Scenario, known: Sequence[Known]) -> list[Variant]:
     idle = IDLE["one rank"] if cluster.world_size == 1 else ()
     idle = idle or (IDLE["one node"] if cluster.num_nodes == 1 else ())
     raw = scenario.resolved()
-    found: dict[str, Variant] = {}
+    variant_of: dict[str, Variant] = {}
     for place, calibration, _ in known:
         own = place == OWN
         for key, ends in calibration.intervals.items():
             is_there = own or place == POOL or value_at(raw, key) is not None
-            if key.startswith(idle) or key in found or not is_there:
+            if key.startswith(idle) or key in variant_of or not is_there:
                 continue
             where = f"{place}.intervals.{key}"
             low, high = (with_values(scenario, raw, {key: end}, where) for end in ends)
-            ends_hold = is_between(*(value_at(one, key) for one in (low, scenario, high)))
+            ends_hold = is_between(*(value_at(side, key) for side in (low, scenario, high)))
             if place == POOL or ends_hold:
-                found[key] = Variant(key, low, high)
+                variant_of[key] = Variant(key, low, high)
             elif own:
                 raise ScenarioError(
                     f"{where}: {ends[0]} ... {ends[1]} excludes the "
                     "scenario's value; correct one of them."
                 )
-    return list(found.values())
+    return list(variant_of.values())
 
 
 def cost_variants(cost: Cost, known: Sequence[Known]) -> list[tuple[Cost, Cost]]:
@@ -201,17 +201,17 @@ def cost_variants(cost: Cost, known: Sequence[Known]) -> list[tuple[Cost, Cost]]
 
     A machine's constant is skipped where the cost overrides its value.
     """
-    raw, found = cost.model_dump(mode="json"), []
+    raw, pairs = cost.model_dump(mode="json"), []
     for place, calibration, _ in known:
         for key, ends in calibration.intervals.items():
             inside = key.removeprefix(COST)
             if inside == key or (place != POOL and value_at(cost, inside) is None):
                 continue
             low, high = (_with_constant(cost, raw, inside, end, f"{place}: {key}") for end in ends)
-            ends_hold = is_between(*(value_at(one, inside) for one in (low, cost, high)))
+            ends_hold = is_between(*(value_at(side, inside) for side in (low, cost, high)))
             if place == POOL or ends_hold:
-                found.append((low, high))
-    return found
+                pairs.append((low, high))
+    return pairs
 
 
 def _with_constant(cost: Cost, raw: dict[str, Any], key: str, value: Any, where: str) -> Cost:
@@ -225,7 +225,7 @@ def _with_constant(cost: Cost, raw: dict[str, Any], key: str, value: Any, where:
 
 def residual(known: Sequence[Known]) -> float:
     """Relative standard deviation that the fits leave unexplained."""
-    return sqrt(sum(one.calibration.residual**2 for one in known))
+    return sqrt(sum(source.calibration.residual**2 for source in known))
 
 
 def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Interval:
@@ -243,7 +243,7 @@ def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Int
 
 def is_between(low: Any, value: Any, high: Any) -> bool:
     """Whether a number lies between two ends, given in either order."""
-    if not all(isinstance(one, int | float) for one in (low, value, high)):
+    if not all(isinstance(number, int | float) for number in (low, value, high)):
         return False
     low, high = min(low, high), max(low, high)
     slack = ROUNDING * max(abs(low), abs(high))
@@ -261,7 +261,7 @@ def interval(time: float, scenario: Scenario, known: Sequence[Known], seconds: S
 
 def pairs_of(scenario: Scenario, known: Sequence[Known]) -> list[tuple[Scenario, Scenario]]:
     """Return the scenarios of `variants` as pairs without keys."""
-    return [(one.low, one.high) for one in variants(scenario, known)]
+    return [(variant.low, variant.high) for variant in variants(scenario, known)]
 
 
 def interval_of_pairs(
@@ -271,8 +271,8 @@ def interval_of_pairs(
     seconds: Seconds,
 ) -> Interval:
     """Compute `interval` from given pairs of scenarios, one per constant."""
-    each = seconds([*(low for low, _ in pairs), *(high for _, high in pairs)])
-    ends = list(zip(each[: len(pairs)], each[len(pairs) :], strict=True))
+    times = seconds([*(low for low, _ in pairs), *(high for _, high in pairs)])
+    ends = list(zip(times[: len(pairs)], times[len(pairs) :], strict=True))
     return spread(time, ends, residual(known))
 
 
@@ -300,10 +300,10 @@ def with_pool(known: Sequence[Known], scenario: Scenario) -> list[Known]:
     """Add the pooled constants that a point uses to those of its machine or of the scenario."""
     called = {name for name, _ in scenario.calls()}
     over_links = not called.isdisjoint(scenario.collectives.over_links or ())
-    found = with_pool_of(
+    calibrations = with_pool_of(
         known, scenario.collectives.cost, scenario.cluster, scenario.base, over_links
     )
-    return [*found, *_guessed_class(scenario, found), *_host_class(scenario)]
+    return [*calibrations, *_guessed_class(scenario, calibrations), *_host_class(scenario)]
 
 
 HOST_KEY = "workload.host."
@@ -338,7 +338,7 @@ def _guessed_class(scenario: Scenario, known: Sequence[Known]) -> list[Known]:
     links = inter.links(scenario.cluster.num_nodes)
     is_open = cost.network is None and all(link.transport is None for link in links)
     if not is_open or f"{COST}efficiency.inter" not in (
-        key for one in known if one.place == POOL for key in one.calibration.intervals
+        key for source in known if source.place == POOL for key in source.calibration.intervals
     ):
         return []
     other = "rdma" if wiring.network == "tcp" else "tcp"
@@ -362,7 +362,9 @@ def with_pool_of(
     parts = replaced_parts(cluster, base) if known else ()
     if cluster.world_size > 1 and (over_links or not cost.timed) and _have_costs(known):
         parts = (*parts, "cost")
-    kept = [one if one.place in (OWN, POOL) else one.with_replaced(parts) for one in known]
+    kept = [
+        source if source.place in (OWN, POOL) else source.with_replaced(parts) for source in known
+    ]
     return [*kept, *known_of_cost(cost, wiring_of(cluster), replaced=parts)]
 
 
@@ -394,7 +396,7 @@ def known_of_cost(
     if "nvls" in cost.algorithms and "nvls_efficiency" not in cost.model_fields_set:
         share = cost.nvls_efficiency
         intervals[f"{COST}nvls_efficiency"] = [
-            each["nvls"] for each in _ends({"nvls": share}, NVLS)
+            share_end["nvls"] for share_end in _ends({"nvls": share}, NVLS)
         ]
     return [Known(POOL, Calibration(data=LISTED, intervals=intervals))]
 
@@ -422,14 +424,14 @@ def is_unmeasured(known: Sequence[Known]) -> bool:
     Also true where the scenario replaces the machine's links, or simulates links where a cost was
     fitted.
     """
-    if any(not {"intra", "inter", "cost"}.isdisjoint(one.replaced) for one in known):
+    if any(not {"intra", "inter", "cost"}.isdisjoint(source.replaced) for source in known):
         return True
-    return {one.place for one in known if _have_costs([one])} == {POOL}
+    return {source.place for source in known if _have_costs([source])} == {POOL}
 
 
 def _have_costs(known: Sequence[Known]) -> bool:
     """Whether any of the constants belongs to the collectives' cost."""
-    return any(key.startswith(COST) for one in known for key in one.calibration.intervals)
+    return any(key.startswith(COST) for source in known for key in source.calibration.intervals)
 
 
 def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
@@ -453,8 +455,10 @@ def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
         update["overheads"] = cluster.overheads.model_copy(update=overheads)
     fitted = {key.split(".")[2] for key in keys if key.startswith(STRAGGLERS)}
     if fitted:
-        each = enumerate(cluster.stragglers)
-        update["stragglers"] = [one for index, one in each if str(index) not in fitted]
+        numbered = enumerate(cluster.stragglers)
+        update["stragglers"] = [
+            straggler for index, straggler in numbered if str(index) not in fitted
+        ]
     if (device := _of_data_sheet(scenario, keys)) is not None:
         update["device"] = device
     stripped = scenario.model_copy(update={"cluster": cluster.model_copy(update=update)})
@@ -500,7 +504,7 @@ def fitted_keys(scenario: Scenario) -> list[str]:
     known = machine_calibration(scenario.cluster.machine, scenario.base)
     if scenario.measured is not None and scenario.measured.calibration is not None:
         known.append(Known(OWN, scenario.measured.calibration))
-    return list(dict.fromkeys(key for one in known for key in one.calibration.intervals))
+    return list(dict.fromkeys(key for source in known for key in source.calibration.intervals))
 
 
 # New collectives ----------------------------------------------------------------------------------
@@ -542,7 +546,7 @@ def novelty_of(
     """
     if not tables:
         return ()
-    everywhere = {nodes for each in tables.values() for nodes in each}
+    everywhere = {nodes for node_counts in tables.values() for nodes in node_counts}
     new = [] if collective in tables else ["collective"]
     if num_nodes > 1 and max(everywhere) == 1:
         new.append("network")
@@ -553,18 +557,18 @@ def novelty_of(
 
 def tables_of(known: Sequence[Known]) -> dict[str, list[int]]:
     """Return all tables that constants were fitted to: node counts by collective."""
-    found: dict[str, list[int]] = {}
-    for one in known:
-        for collective, nodes in one.calibration.tables.items():
-            found.setdefault(collective, []).extend(nodes)
-    return found
+    nodes_of: dict[str, list[int]] = {}
+    for source in known:
+        for collective, nodes in source.calibration.tables.items():
+            nodes_of.setdefault(collective, []).extend(nodes)
+    return nodes_of
 
 
 def collective_novelty_spread(new: Sequence[str], nbytes: float) -> float:
     """Standard deviation of the logarithm of a time, by size [bytes] and new properties."""
     size = "large" if nbytes >= LARGE else "middle" if nbytes >= MIDDLE else "small"
     both = ["both"] if "collective" in new and "nodes" in new else []
-    return hypot(*(NOVELTY_SPREAD[each][size] for each in ("size", *new, *both)))
+    return hypot(*(NOVELTY_SPREAD[name][size] for name in ("size", *new, *both)))
 
 
 def collective_interval(
@@ -632,11 +636,11 @@ tokens, by catalogue devices in place of that machine's."""
 
 def steps_of(known: Sequence[Known]) -> dict[str, list[int]]:
     """Return the steps that constants were fitted to: node counts by model."""
-    found: dict[str, list[int]] = {}
-    for one in known:
-        for model, nodes in one.calibration.steps.items():
-            found.setdefault(model, []).extend(nodes)
-    return found
+    nodes_of: dict[str, list[int]] = {}
+    for source in known:
+        for model, nodes in source.calibration.steps.items():
+            nodes_of.setdefault(model, []).extend(nodes)
+    return nodes_of
 
 
 def step_novelty(
@@ -648,7 +652,7 @@ def step_novelty(
     """
     if not steps or world_size == 1:
         return ()
-    everywhere = {nodes for each in steps.values() for nodes in each}
+    everywhere = {nodes for node_counts in steps.values() for nodes in node_counts}
     new = [] if model in steps else ["model"]
     return (*new, *more_nodes(steps.get(model) or everywhere, everywhere, num_nodes))
 
@@ -664,7 +668,7 @@ def family_of(model: str) -> Family:
 def as_kind(new: Sequence[str], family: Family, fitted: Collection[Family]) -> list[str]:
     """Replace ``model`` by ``kind`` where no fitted model is of a step's family."""
     is_kind = fitted and "unknown" not in (family, *fitted) and family not in fitted
-    return ["kind" if each == "model" and is_kind else each for each in new]
+    return ["kind" if name == "model" and is_kind else name for name in new]
 
 
 def more_nodes(seen: Collection[int], everywhere: Collection[int], num_nodes: int) -> list[str]:
@@ -690,11 +694,11 @@ def scenario_novelty(scenario: Scenario, known: Sequence[Known]) -> tuple[str, .
         new = list(step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size))
         new = as_kind(new, scenario.workload.graph.family, {family_of(model) for model in steps})
     else:  # for the network, tables of collectives count too
-        tables = {nodes for each in tables_of(known).values() for nodes in each}
-        of_machine = any(one.place not in (OWN, POOL) for one in known)
+        tables = {nodes for node_counts in tables_of(known).values() for nodes in node_counts}
+        of_machine = any(source.place not in (OWN, POOL) for source in known)
         new = ["model"] * (of_machine and not fits_devices(known))
         new += more_nodes(tables, tables, cluster.num_nodes)
-    new += ["device"] * any("device" in one.replaced for one in known)
+    new += ["device"] * any("device" in source.replaced for source in known)
     new += ["precision"] * has_new_precision(scenario, known)
     return tuple(new)
 
@@ -707,7 +711,7 @@ def precision_of(scenario: Scenario) -> str:
 
 def has_new_precision(scenario: Scenario, known: Sequence[Known]) -> bool:
     """Whether constants were fitted to steps, but to none of this precision."""
-    fitted = {dtype for one in known for dtype in one.calibration.precisions}
+    fitted = {dtype for source in known for dtype in source.calibration.precisions}
     return bool(fitted) and precision_of(scenario) not in fitted
 
 
@@ -721,7 +725,7 @@ def step_novelty_spread(new: Sequence[str], exposed: float) -> float:
 
     ``exposed`` is the share of the step that is exposed communication, 0 to 1.
     """
-    return hypot(*(max(SPREAD[each] * exposed, SOFTWARE.get(each, LEAST)) for each in new))
+    return hypot(*(max(SPREAD[name] * exposed, SOFTWARE.get(name, LEAST)) for name in new))
 
 
 def step_interval(
@@ -733,8 +737,8 @@ def step_interval(
     """Compute the 90 % interval of a step's time [s] with ``metrics``; else as `interval`."""
     time = float(metrics["step_time_s"])
     known = with_pool(known, scenario)
-    found = interval(time, scenario, known, seconds)
-    return widened(time, found, deviation(metrics, scenario, known))
+    ends = interval(time, scenario, known, seconds)
+    return widened(time, ends, deviation(metrics, scenario, known))
 
 
 def deviation_of(low: float, high: float) -> float:
@@ -768,7 +772,7 @@ def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequenc
 
 def fits_devices(known: Sequence[Known]) -> bool:
     """Whether a device's constants were fitted, which takes steps."""
-    return any(key.startswith(DEVICE) for one in known for key in one.calibration.intervals)
+    return any(key.startswith(DEVICE) for source in known for key in source.calibration.intervals)
 
 
 def by_scaling(metrics: Mapping[str, Any], scenario: Scenario) -> float:
@@ -788,9 +792,11 @@ def is_scaled(scenario: Scenario) -> bool:
     """Whether compute was measured, but on another device."""
     spec, devices = scenario.workload.compute, scenario.cluster.devices()
     if isinstance(spec, FromMeasurements):
-        points = [point for each in devices for point in spec.of_device(each.name)]
+        points = [point for device in devices for point in spec.of_device(device.name)]
         return any(point.measured_on not in (None, point.device) for point in points)
-    return isinstance(spec, FromProfile) and not all(is_measured_on(spec, one) for one in devices)
+    return isinstance(spec, FromProfile) and not all(
+        is_measured_on(spec, member) for member in devices
+    )
 
 
 def _mean_slowdown(metrics: Mapping[str, Any], scenario: Scenario) -> float:

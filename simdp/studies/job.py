@@ -114,35 +114,39 @@ def _trained(point: Scenario) -> Result:
     return train_through(point, history_of(point))
 
 
-def _job(point: Scenario, chosen: dict[str, Any], asked: JobRequest) -> JobRuns:
+def _job(point: Scenario, chosen: dict[str, Any], request: JobRequest) -> JobRuns:
     if point.workload.mode == "inference":
         raise ScenarioError("workload.mode: a job trains, and inference does not; leave mode out.")
     plan = planned(point)
-    return _summed(point, plan, chosen, _ensemble(plan, point, asked), asked.until, _strip(plan))
+    return _summed(
+        point, plan, chosen, _ensemble(plan, point, request), request.until, _strip(plan)
+    )
 
 
-def _ensemble(plan: JobPlan, point: Scenario, asked: JobRequest) -> list[Outcome]:
+def _ensemble(plan: JobPlan, point: Scenario, request: JobRequest) -> list[Outcome]:
     """All runs in order."""
-    runs = asked.runs
+    runs = request.runs
     blocks = [(first, min(BLOCK, runs - first)) for first in range(0, runs, BLOCK)]
     keep: ResultCache[Block, list[Outcome]] | None = None
-    if asked.store is not None:
-        keep = ResultCache(asked.store, partial(key_of_all, [key_of(point, "job")]), list[Outcome])
-    found = list[Outcome]()
-    for block in done_in_order(partial(_play, plan), blocks, executor=asked.executor, keep=keep):
-        found += block
-        asked.progress(len(found))
-    return found
+    if request.store is not None:
+        keep = ResultCache(
+            request.store, partial(key_of_all, [key_of(point, "job")]), list[Outcome]
+        )
+    outcomes = list[Outcome]()
+    for block in done_in_order(partial(_play, plan), blocks, executor=request.executor, keep=keep):
+        outcomes += block
+        request.progress(len(outcomes))
+    return outcomes
 
 
 def _play(plan: JobPlan, block: Block) -> list[Outcome]:
     """Simulate a block of runs."""
     first, count = block
-    found = []
+    outcomes = []
     for number in range(first, first + count):
         run = JobRun(plan, number)
-        found.append(run.play(policy_for(run)))
-    return found
+        outcomes.append(run.play(policy_for(run)))
+    return outcomes
 
 
 def _strip(plan: JobPlan) -> list[JobStretch]:
@@ -160,12 +164,12 @@ def _summed(
     until: float | None,
     strip: list[JobStretch],
 ) -> JobRuns:
-    finishes = [one.finish for one in outcomes]
-    times, parts = np.array(finishes), np.array([one.parts for one in outcomes])
-    queued = np.array([one.queued for one in outcomes])
+    finishes = [outcome.finish for outcome in outcomes]
+    times, parts = np.array(finishes), np.array([outcome.parts for outcome in outcomes])
+    queued = np.array([outcome.queued for outcome in outcomes])
     productive = parts[:, PARTS.index("productive")]
-    failures = sum(one.num_failures for one in outcomes)
-    states = _states(plan, times, parts, np.array([one.node_seconds for one in outcomes]))
+    failures = sum(outcome.num_failures for outcome in outcomes)
+    states = _states(plan, times, parts, np.array([outcome.node_seconds for outcome in outcomes]))
     spent, between = bill(plan.rates, *states), energy_range(plan.rates, *states)
     low, high = np.quantile(times, [0.05, 0.95]).tolist()
     return JobRuns(

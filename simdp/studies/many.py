@@ -103,17 +103,17 @@ def simulate_all(
     """
     if keep_trace is None or isinstance(keep_trace, bool):
         keep_trace = [keep_trace] * len(points)
-    asked = [
+    requests = [
         PointRequest(
             point, fabric, keep, interval="any" if keep and interval == "cheap" else interval
         )
         for point, keep in zip(points, keep_trace, strict=True)
     ]
-    return list(in_order(simulated(asked, executor, store, progress), len(asked)))
+    return list(in_order(simulated(requests, executor, store, progress), len(requests)))
 
 
 def simulated(
-    asked: Sequence[PointRequest],
+    requests: Sequence[PointRequest],
     executor: PointExecutor,
     store: Store | None = None,
     progress: Progress | None = None,
@@ -122,81 +122,85 @@ def simulated(
 
     Yields the number and result of a point, as they finish. Weights are those of rank 0.
     """
-    raws = [one.point.resolved() for one in asked]
+    raws = [request.point.resolved() for request in requests]
     keys = list[str]()
     if store is not None:
-        keys = [_key(one, raw) for one, raw in zip(asked, raws, strict=True)]
+        keys = [_key(request, raw) for request, raw in zip(requests, raws, strict=True)]
     waiting, done = list[int](), 0
-    for number, one in enumerate(asked):
-        there = stored_result(store, keys[number], one, raws[number]) if store is not None else None
+    for number, request in enumerate(requests):
+        there = (
+            stored_result(store, keys[number], request, raws[number]) if store is not None else None
+        )
         if there is None:
             waiting.append(number)
         else:
             done += 1
             yield number, there
     if progress is not None:
-        progress(done, len(asked))
-    for place, outcome in executor.each(play, [asked[number] for number in waiting]):
+        progress(done, len(requests))
+    for place, outcome in executor.each(play, [requests[number] for number in waiting]):
         number = waiting[place]
-        found: Result | Failed
+        result: Result | Failed
         if isinstance(outcome, CompletedItem):
             plain = outcome.value
             if store is not None and plain.can_be_kept:
                 store.put(keys[number], *plain)
-            found = result_of(asked[number], raws[number], *plain)
+            result = result_of(requests[number], raws[number], *plain)
         else:
-            found = outcome
+            result = outcome
         done += 1
         if progress is not None:
-            progress(done, len(asked))
-        yield number, found
+            progress(done, len(requests))
+        yield number, result
 
 
-def _key(asked: PointRequest, raw: Raw) -> str:
+def _key(request: PointRequest, raw: Raw) -> str:
     """Hash of a request; the trace is part of it, since it may change the clock."""
-    return key_of_plain(raw, asked.point.base, *asked[1:])
+    return key_of_plain(raw, request.point.base, *request[1:])
 
 
-def play(asked: PointRequest) -> Plain:
+def play(request: PointRequest) -> Plain:
     """Simulate a point in any process, and return the result as plain data."""
-    heard = None if asked.interval == "none" else recorder_of(asked.point)
+    heard = None if request.interval == "none" else recorder_of(request.point)
     result = simulate(
-        asked.point,
-        fabric=asked.fabric,
-        keep_trace=asked.keep_trace,
+        request.point,
+        fabric=request.fabric,
+        keep_trace=request.keep_trace,
         listen=None if heard is None else heard.listen,
     )
-    if heard is not None and (heard.ops or asked.interval == "any"):
+    if heard is not None and (heard.ops or request.interval == "any"):
         metrics = result.metrics
-        metrics["interval_s"] = interval_of(asked.point, metrics["step_time_s"], heard, metrics)
+        metrics["interval_s"] = interval_of(request.point, metrics["step_time_s"], heard, metrics)
     value = {
-        one.name: getattr(result, one.name) for one in fields(result) if one.name not in NOT_KEPT
+        field.name: getattr(result, field.name)
+        for field in fields(result)
+        if field.name not in NOT_KEPT
     }
     if result.step_ends is not None:
         value["step_ends"] = result.step_ends.tolist()
     arrays: dict[str, Array] = {}
-    if asked.keep_trace is not False and result.trace is not None:
+    if request.keep_trace is not False and result.trace is not None:
         value[TO_COME] = isinstance(result.trace, TraceToCome)
         arrays |= {} if value[TO_COME] else arrays_of(result.trace)
-    if asked.keep_weights and result.replicas is not None:
+    if request.keep_weights and result.replicas is not None:
         arrays |= {f"{WEIGHTS}{name}": array for name, array in result.replicas[0].items()}
     return Plain(value, arrays or None)
 
 
-def stored_result(store: Store, key: str, asked: PointRequest, raw: Raw) -> Result | None:
+def stored_result(store: Store, key: str, request: PointRequest, raw: Raw) -> Result | None:
     """Read a finished point; None where it is missing or damaged."""
     value = store.get(key)
     if value is None:
         return None
     try:
-        return result_of(asked, raw, value, store.arrays(key))
+        return result_of(request, raw, value, store.arrays(key))
     except (LookupError, ValueError, TypeError):
         store.num_found -= 1
         return None
 
 
 def result_of(
-    asked: PointRequest, raw: Raw, value: Mapping[str, Any], arrays: Mapping[str, Array] | None
+    request: PointRequest, raw: Raw, value: Mapping[str, Any], arrays: Mapping[str, Array] | None
 ) -> Result:
     """Make a result from plain data; ``raw`` is its resolved scenario.
 
@@ -206,7 +210,7 @@ def result_of(
     to_come = value.pop(TO_COME, None)
     trace: Trace | None = None
     if to_come:
-        trace = TraceToCome(partial(trace_of_run, asked.point))
+        trace = TraceToCome(partial(trace_of_run, request.point))
     elif to_come is not None:
         trace = trace_of(arrays or {})
     weights = {
@@ -221,7 +225,7 @@ def result_of(
         trace=trace,
         replicas=[weights] if weights else None,
         step_ends=None if ends is None else np.array(ends),
-        launched=partial(launched, asked.point),
+        launched=partial(launched, request.point),
         **value,
     )
 

@@ -185,8 +185,8 @@ class TrainingNodes(NamedTuple):
     def usual_precision(self) -> Any:
         """16-bit mixed precision where the device supports it, bfloat16 first; else ``full``."""
         (device,) = self.sized(1).devices()
-        found = [dtype for dtype in ("bfloat16", "float16") if dtype in device.peak]
-        return {"kind": "mixed", "dtype": found[0]} if found else "full"
+        dtypes = [dtype for dtype in ("bfloat16", "float16") if dtype in device.peak]
+        return {"kind": "mixed", "dtype": dtypes[0]} if dtypes else "full"
 
 
 def known_machine(name: str) -> Machine:
@@ -230,24 +230,24 @@ def machine_with(device: str, with_own_nodes: bool = False) -> str:
     The usual ones come first, of these NVIDIA's own nodes, then those with the most devices. A
     ScenarioError if no machine has it; ``with_own_nodes``: whether ``--node-size`` may assume one.
     """
-    found = _machines_with(device)
-    if not found:
+    machines = _machines_with(device)
+    if not machines:
         own = f"add --node-size 8 to assume {OWN_LINK} and {OWN_NETWORK}, or "
         raise ScenarioError(
             f"--device {device}: no machine of the catalogue has it, and so its links are not "
             f"known; {own if with_own_nodes else ''}give --machine FILE.yaml with its cluster."
         )
-    return found[0]
+    return machines[0]
 
 
 def _machines_with(device: str) -> list[str]:
-    found = []
+    ranked = []
     for name, machine in machines_with(device).items():
         cluster = machine.cluster
         per_node = cluster.get("devices_per_node", 1)
         networked, is_dgx = "inter_node" in cluster, name.startswith("dgx")
-        found.append((not machine.usual, not networked, not is_dgx, -per_node, name))
-    return [name for *_, name in sorted(found)]
+        ranked.append((not machine.usual, not networked, not is_dgx, -per_node, name))
+    return [name for *_, name in sorted(ranked)]
 
 
 def place_of(
@@ -310,11 +310,11 @@ class Method(NamedTuple):
     @property
     def of_workload(self) -> Raw:
         """The method's keys of a workload."""
-        found: Raw = {"precision": self.precision, "recompute": self.recompute}
+        keys: Raw = {"precision": self.precision, "recompute": self.recompute}
         for key in ("lora", "quantized"):
             if (value := getattr(self, key)) is not None:
-                found[key] = value
-        return found
+                keys[key] = value
+        return keys
 
     @property
     def settings(self) -> Raw:
@@ -323,31 +323,31 @@ class Method(NamedTuple):
         return {"strategy": self.strategy, **keys}
 
 
-def methods(asked: FitsRequest, precision: Any) -> Iterator[tuple[Method, ...]]:
+def methods(request: FitsRequest, precision: Any) -> Iterator[tuple[Method, ...]]:
     """Yield groups of methods to try; within a group only recomputation differs, and increases.
 
     The request restricts methods, strategies and recomputation; all use ``precision``.
     """
-    for name in (asked.method,) if asked.method else METHODS:
-        for strategy, more in _strategies_of(asked, name):
-            kinds = (asked.recompute,) if asked.recompute else RECOMPUTE
+    for name in (request.method,) if request.method else METHODS:
+        for strategy, more in _strategies_of(request, name):
+            kinds = (request.recompute,) if request.recompute else RECOMPUTE
             yield tuple(Method(name, strategy, precision, kind, **more) for kind in kinds)
 
 
-def _strategies_of(asked: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]:
+def _strategies_of(request: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]:
     """Yield the strategies of a method, each with additional keys of the workload."""
     more: Raw = {}
     if name in ("lora", "qlora"):
-        found = _adapters(asked.model, in_4_bits=name == "qlora")
-        if found is None:
+        adapters = _adapters(request.model, in_4_bits=name == "qlora")
+        if adapters is None:
             return
-        more = found
+        more = adapters
     kinds: Sequence[Any] = tuple(STRATEGIES_TRIED)
     if name == "offload":
         kinds = OFFLOADED
     elif name != "full":
         kinds = ADAPTED
-    wanted = asked.strategy
+    wanted = request.strategy
     if isinstance(wanted, dict):
         kinds = [wanted] if name != "offload" else []
     elif wanted is not None:
@@ -376,17 +376,17 @@ def _adapters(model: Any, in_4_bits: bool) -> Raw | None:
     return {"lora": {"targets": list(targets)}, "quantized": {"targets": sorted(ends)}}
 
 
-def raw_of(asked: FitsRequest, place: TrainingNodes, gpus: int, method: Method) -> Raw:
+def raw_of(request: FitsRequest, place: TrainingNodes, gpus: int, method: Method) -> Raw:
     """Make a method's scenario without batch and data."""
-    model = asked.model
-    if asked.sequence_length is not None:
+    model = request.model
+    if request.sequence_length is not None:
         given = model if isinstance(model, dict) else {"kind": model}
-        model = {**given, "sequence_length": asked.sequence_length}
+        model = {**given, "sequence_length": request.sequence_length}
     cluster = {**place.cluster, "world_size": gpus}
-    if asked.host_memory is not None:
-        cluster["host_memory"] = asked.host_memory
+    if request.host_memory is not None:
+        cluster["host_memory"] = request.host_memory
     return {
-        "name": f"{asked.title}_{place.title}_{gpus}",
+        "name": f"{request.title}_{place.title}_{gpus}",
         "cluster": cluster,
         "workload": {"model": model, "steps": _steps(method), **method.of_workload},
         "strategy": method.strategy,
@@ -423,8 +423,8 @@ def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
             workload["optimizer"] = usual_optimizer(model)
             if model.moved_to_sdpa:
                 workload.setdefault("attention", "flash")
-            found = {**raw, "workload": workload}
-            return checked_here(found), found
+            changed = {**raw, "workload": workload}
+            return checked_here(changed), changed
         except ScenarioError as error:
             others = [line for line in error.problems if "workload.dataset" not in line]
             refused = ScenarioError(others) if others else refused or error

@@ -54,11 +54,11 @@ def meanings(spec: type[Spec]) -> dict[str, str]:
 
     A base may describe keys that only some of its members have.
     """
-    found: dict[str, str] = {}
+    meaning_of: dict[str, str] = {}
     for base in reversed(spec.__mro__):
         if issubclass(base, Spec):
-            found |= _attributes(base)
-    return found
+            meaning_of |= _attributes(base)
+    return meaning_of
 
 
 def own_keys(spec: type[Spec]) -> list[str]:
@@ -71,25 +71,25 @@ def _sections(spec: type[Spec]) -> dict[str, str]:
     text = cleandoc(spec.__dict__.get("__doc__") or "")
     heads = list(_HEAD.finditer(text))
     ends = [*heads, None]
-    found = {"": text[: heads[0].start() if heads else None].strip()}
+    sections = {"": text[: heads[0].start() if heads else None].strip()}
     for head, after in pairwise(ends):
         assert head is not None, "only the last one is None"
-        found[head[1]] = text[head.end() : after.start() if after else None].strip("\n")
-    return found
+        sections[head[1]] = text[head.end() : after.start() if after else None].strip("\n")
+    return sections
 
 
 def _attributes(spec: type[Spec]) -> dict[str, str]:
     """Parse the section Attributes: ``names : type``, followed by an indented meaning."""
-    found: dict[str, str] = {}
+    meaning_of: dict[str, str] = {}
     names: list[str] = []
     for line in _sections(spec).get("Attributes", "").splitlines():
         if line and not line.startswith(" "):
             names = [name.strip() for name in line.split(" : ")[0].split(",")]
-            found |= dict.fromkeys(names, "")
+            meaning_of |= dict.fromkeys(names, "")
         else:
-            said = line.strip().replace("``", "`")
-            found |= {name: f"{found[name]} {said}".strip() for name in names}
-    return found
+            text_line = line.strip().replace("``", "`")
+            meaning_of |= {name: f"{meaning_of[name]} {text_line}".strip() for name in names}
+    return meaning_of
 
 
 # Schemas of Specs ---------------------------------------------------------------------------------
@@ -125,17 +125,17 @@ class SchemaGenerator(GenerateJsonSchema):
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> Schema:
         """Accept a part of the catalogue by name or written out."""
         marker = _marker(schema)
-        found = super().function_before_schema(schema)
+        inner = super().function_before_schema(schema)
         if isinstance(marker, from_catalogue):
-            return {"anyOf": [self._refer(f"{marker.family}_name", marker), found]}
-        return found
+            return {"anyOf": [self._refer(f"{marker.family}_name", marker), inner]}
+        return inner
 
     def tuple_schema(self, schema: core_schema.TupleSchema) -> Schema:
         """Write tuples of a fixed length as in draft 7."""
-        found = super().tuple_schema(schema)
-        if "prefixItems" in found:
-            found["items"] = found.pop("prefixItems")
-        return found
+        schema_of_tuple = super().tuple_schema(schema)
+        if "prefixItems" in schema_of_tuple:
+            schema_of_tuple["items"] = schema_of_tuple.pop("prefixItems")
+        return schema_of_tuple
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
         """Leave the default out: `model_schema` adds it."""
@@ -143,13 +143,13 @@ class SchemaGenerator(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         """Add meanings from docstrings, and defaults as written in a file."""
-        found, spec = super().model_schema(schema), schema["cls"]
-        said, defaults = meanings(spec), defaults_of(spec)
-        for key, inner in found["properties"].items():
-            inner |= {"description": said[key]} if key in said else {}
+        described, spec = super().model_schema(schema), schema["cls"]
+        described_keys, defaults = meanings(spec), defaults_of(spec)
+        for key, inner in described["properties"].items():
+            inner |= {"description": described_keys[key]} if key in described_keys else {}
             inner |= {"default": defaults[key]} if key in defaults else {}
-        found.pop("title", None)
-        return {**found, "description": about(spec)}
+        described.pop("title", None)
+        return {**described, "description": about(spec)}
 
     def get_schema_from_definitions(self, json_ref: Any) -> Schema | None:
         """Return None for definitions that are made elsewhere."""
@@ -172,11 +172,11 @@ def _marker(schema: Any) -> object:
     return getattr(schema["function"]["function"], "__self__", None)
 
 
-def same(one: Marker, other: Marker) -> bool:
+def same(marker: Marker, other: Marker) -> bool:
     """Whether two fields accept the same values."""
-    if isinstance(one, one_of) and isinstance(other, one_of):
-        return one.table is other.table and one.default == other.default
-    return vars(one) == vars(other) or isinstance(one, from_catalogue)
+    if isinstance(marker, one_of) and isinstance(other, one_of):
+        return marker.table is other.table and marker.default == other.default
+    return vars(marker) == vars(other) or isinstance(marker, from_catalogue)
 
 
 def quantity_name(quantity: Quantity) -> str:
@@ -196,18 +196,18 @@ def quantity_schema(quantity: Quantity) -> Schema:
 
 def defaults_of(spec: type[Spec]) -> dict[str, Any]:
     """Defaults of a Spec's keys as written in a file, without computed ones."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for key, field in spec.model_fields.items():
         factory: Any = field.default_factory
         default = field.default if factory is None else factory()
         if isinstance(default, Spec):
-            found[key] = shortened(default)
+            defaults[key] = shortened(default)
         elif default is None or isinstance(default, bool | str):
-            found[key] = default
+            defaults[key] = default
         elif not field.is_required() and type(default) is not object:
             made = spec.model_construct(**{key: default})
-            found[key] = made.model_dump(mode="json", include={key})[key]
-    return {key: value for key, value in found.items() if value != {} and key != "kind"}
+            defaults[key] = made.model_dump(mode="json", include={key})[key]
+    return {key: value for key, value in defaults.items() if value != {} and key != "kind"}
 
 
 def shortened(value: Spec) -> Any:
@@ -269,7 +269,7 @@ def add_family(
             kind,
             *(other for other in marker.presets if marker.presets[other]["kind"] == kind),
         ]
-        lines = {each: kinds[each] for each in names}
+        lines = {spelling: kinds[spelling] for spelling in names}
         needs[kind] = _add_kinds(
             lines, definitions[places[member]], kindless or marker.by_key or kind == marker.default
         )
@@ -362,20 +362,20 @@ def _without(value: Any, needy: Iterable[str]) -> Any:
         return [_without(inner, needy) for inner in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _without(inner, needy) for key, inner in value.items() if key != "required"}
-    if found.get("$ref", "").removeprefix(WHERE) in needy:
-        found["$ref"] += PART
-    return found
+    kept = {key: _without(inner, needy) for key, inner in value.items() if key != "required"}
+    if kept.get("$ref", "").removeprefix(WHERE) in needy:
+        kept["$ref"] += PART
+    return kept
 
 
 def settings(definitions: Definitions) -> dict[str, Schema]:
     """Schemas by dotted key, including those of the members of families."""
-    found: dict[str, list[Schema]] = {}
+    forms_of: dict[str, list[Schema]] = {}
     for key, schema in _keys(definitions, "Scenario" + PART):
-        known = [_resolved(definitions, other) for other in found.setdefault(key, [])]
+        known = [_resolved(definitions, other) for other in forms_of.setdefault(key, [])]
         if key.split(".")[0] not in UNDOTTED and _resolved(definitions, schema) not in known:
-            found[key].append(schema)
-    forms = {key: same for key, same in found.items() if same}
+            forms_of[key].append(schema)
+    forms = {key: same for key, same in forms_of.items() if same}
     return {key: same[0] if len(same) == 1 else {"anyOf": same} for key, same in forms.items()}
 
 
@@ -409,8 +409,8 @@ def _inside(
     kinds = f"{name.removesuffix(PART)}_kind"
     if kinds in definitions and not member:
         yield f"{lead}kind", {"$ref": WHERE + kinds}
-        for each in schema["anyOf"]:
-            there = each.get("$ref", "").removeprefix(WHERE)
+        for member_schema in schema["anyOf"]:
+            there = member_schema.get("$ref", "").removeprefix(WHERE)
             if there not in ("", kinds):
                 yield from _keys(definitions, there, lead, True)
 
@@ -452,7 +452,7 @@ def _generated() -> Described:
     known: dict[str, Marker] = {}
     while True:
         families = [marker for marker in known.values() if isinstance(marker, one_of)]
-        members = (member for each in families for member in each.table.values())
+        members = (member for family in families for member in family.table.values())
         specs: list[type[Spec]] = [Scenario, *members]
         generator = SchemaGenerator()
         references, definitions = generator.generate_definitions(
@@ -511,11 +511,15 @@ def _add_settings(definitions: Definitions) -> None:
 
 def _refer(definitions: Definitions, name: str, key: str, there: str) -> None:
     """Replace a key's schema by a reference, keeping its description and default."""
-    for each in (name, name + PART):
-        if each in definitions:
-            said = definitions[name]["properties"][key]
-            known = {word: said[word] for word in ("description", "default") if word in said}
-            definitions[each]["properties"][key] = {"$ref": WHERE + there, **known}
+    for definition in (name, name + PART):
+        if definition in definitions:
+            described_key = definitions[name]["properties"][key]
+            known = {
+                word: described_key[word]
+                for word in ("description", "default")
+                if word in described_key
+            }
+            definitions[definition]["properties"][key] = {"$ref": WHERE + there, **known}
 
 
 def reference() -> dict[str, str]:

@@ -74,13 +74,13 @@ class Store:
         if record is None:
             return None
         try:
-            found = json.loads(zlib.decompress(record.value))
+            stored = json.loads(zlib.decompress(record.value))
         except (zlib.error, ValueError):
             return None
-        if not isinstance(found, dict):
+        if not isinstance(stored, dict):
             return None
         self.num_found += 1
-        return found
+        return stored
 
     def arrays(self, key: str) -> dict[str, Array]:
         """Read the arrays of a stored point; empty where they are missing or damaged."""
@@ -213,20 +213,20 @@ def done_in_order(
     ``keep`` stores results and provides those of earlier runs. The exception of the first item that
     fails is raised when its turn comes.
     """
-    found: dict[int, R | Failed] = {} if keep is None else keep.stored(items)
-    waiting = [number for number in range(len(items)) if number not in found]
+    results: dict[int, R | Failed] = {} if keep is None else keep.stored(items)
+    waiting = [number for number in range(len(items)) if number not in results]
     outcomes = executor.each(function, [items[number] for number in waiting])
     for wanted in range(len(items)):
-        while wanted not in found:
+        while wanted not in results:
             place, outcome = next(outcomes)
             number = waiting[place]
-            found[number] = outcome if isinstance(outcome, Failed) else outcome.value
+            results[number] = outcome if isinstance(outcome, Failed) else outcome.value
             if keep is not None and isinstance(outcome, CompletedItem):
                 keep.put(items[number], outcome.value)
-        one = found.pop(wanted)
-        if isinstance(one, Failed):
-            raise one.error
-        yield one
+        result = results.pop(wanted)
+        if isinstance(result, Failed):
+            raise result.error
+        yield result
 
 
 class ResultCache(Generic[T, R]):
@@ -241,16 +241,16 @@ class ResultCache(Generic[T, R]):
 
     def stored(self, items: Sequence[T]) -> dict[int, R | Failed]:
         """Read the stored results, by item number."""
-        found: dict[int, R | Failed] = {}
+        results: dict[int, R | Failed] = {}
         for number, item in enumerate(items):
             kept = self.store.get(self.key(item))
             if kept is None:
                 continue
             try:
-                found[number] = self._adapter.validate_python(kept["value"])
+                results[number] = self._adapter.validate_python(kept["value"])
             except (ValidationError, KeyError):
                 self.store.num_found -= 1
-        return found
+        return results
 
     def put(self, item: T, value: R) -> None:
         """Store a result."""

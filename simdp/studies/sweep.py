@@ -107,7 +107,7 @@ def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
     best = best_of([point.metrics for point in study.points])
     for number in dict.fromkeys([best or 0, len(study.points) - 1]):
         result = study.points[number]
-        scenario = next(one for chosen, one in points if chosen == result.set)
+        scenario = next(swept for chosen, swept in points if chosen == result.set)
         small = scenario.cluster.world_size <= MAX_RANKS
         if scenario.cluster.stragglers and small and not scenario.strategy.has_server:
             even = step_time_with(scenario, [])
@@ -117,7 +117,7 @@ def _charge_stragglers(study: Study, points: Sequence[Point]) -> None:
 def _remark(scenario: Scenario, study: Study, points: Sequence[Point]) -> None:
     """Remark on the calibration of points, which do not have the scenario's measurements."""
     for result in study.points if scenario.measured is not None else ():
-        point = next(one for chosen, one in points if chosen == result.set)
+        point = next(swept for chosen, swept in points if chosen == result.set)
         with_measured = point.model_copy(update={"measured": scenario.measured})
         result.remarks["calibration"] = remarks(with_measured)["calibration"]
 
@@ -152,7 +152,9 @@ def _why_all_failed(points: Sequence[FailedPoint], failures: Sequence[Failed]) -
     error = failures[0].error
     if len(failures) == 1 or not isinstance(error, ScenarioError):
         return error
-    return ScenarioError(shared_first([(said_of(one.set), one.problems) for one in points]))
+    return ScenarioError(
+        shared_first([(said_of(failed.set), failed.problems) for failed in points])
+    )
 
 
 def _alone(
@@ -178,7 +180,7 @@ def _compare(scenario: Scenario, results: list[Result]) -> None:
     """Fill in the scaling efficiency, among points that differ in the world size only."""
     if "cluster.world_size" not in scenario.sweep:
         return
-    rests = [{k: v for k, v in one.set.items() if k != "cluster.world_size"} for one in results]
+    rests = [{k: v for k, v in point.set.items() if k != "cluster.world_size"} for point in results]
     for group in grouped(zip(map(repr, rests), results, strict=True)).values():
         values = scaling_efficiency([(result.world_size, result.metrics) for result in group])
         for result, value in zip(group, values, strict=True):

@@ -80,7 +80,7 @@ def _changed_sections(
         try:
             new = member.model_validate(part[section], context={"base": scenario.base})
         except ValidationError as error:
-            lines = [f"{section}.{found.line}" for found in problems(error, part[section])]
+            lines = [f"{section}.{problem.line}" for problem in problems(error, part[section])]
             raise ScenarioError(lines) from None
         made[section] = new.settled(scenario.base) if hasattr(new, "settled") else new
     return made
@@ -112,8 +112,8 @@ def _cost(kind: type[Cost], written: Any, base: Path) -> Cost:
         made: Cost = kind.model_validate(written, context={"base": base})
     except ValidationError as error:
         lines = [
-            f"{COST}{'.' if found.place else ': '}{found.line}"
-            for found in problems(error, written)
+            f"{COST}{'.' if problem.place else ': '}{problem.line}"
+            for problem in problems(error, written)
         ]
         raise ScenarioError(lines) from None
     return made.settled(base)
@@ -129,8 +129,8 @@ def value_at(here: Any, key: str) -> Any:
             here = here[int(part)] if part.isdecimal() and int(part) < len(here) else None
         else:
             here = _inside(here).get(part)
-    each = list(_inside(here).values())
-    return each[0] if each and all(one == each[0] for one in each) else here
+    values = list(_inside(here).values())
+    return values[0] if values and all(value == values[0] for value in values) else here
 
 
 def _inside(value: Any) -> Mapping[str, Any]:
@@ -154,15 +154,15 @@ def with_numbers(spec: S, values: Mapping[str, float]) -> S:
     if forgets:  # drops their cached values
         return spec.model_copy(update=update)
     made: Any = type(spec).model_construct(spec.model_fields_set, **{**dict(spec), **update})
-    found: S = made
-    return found
+    spec_with_numbers: S = made
+    return spec_with_numbers
 
 
 def _numbers(old: Any, values: Mapping[str, float]) -> Any:
     if isinstance(old, list | tuple):
         made = [
-            _numbers(one, below) if (below := _below(values, str(index))) else one
-            for index, one in enumerate(old)
+            _numbers(member, below) if (below := _below(values, str(index))) else member
+            for index, member in enumerate(old)
         ]
         return type(old)(made)
     if not isinstance(old, Spec):
@@ -260,9 +260,9 @@ def around_stragglers(scenario: Scenario) -> Iterator[VariantChange]:
     ring = scenario.collectives.all_reduce
     if ring.kind == "ring" and not scenario.collectives.cost_of("all_reduce").timed:
         pairs = [
-            list(one.link)
-            for one in cluster.stragglers
-            if isinstance(one, DegradedLink) and one.link is not None
+            list(straggler.link)
+            for straggler in cluster.stragglers
+            if isinstance(straggler, DegradedLink) and straggler.link is not None
         ]
         met = [pair for pair in pairs if tuple(pair) not in ring.avoid]  # type: ignore[attr-defined]
         if met:
@@ -282,7 +282,9 @@ def evictions(scenario: Scenario) -> Iterator[VariantChange]:
     if cluster.num_nodes < 2:
         return
     m, raw = cluster.local_size, scenario.resolved()["cluster"]
-    nodes = dict.fromkeys(node for one in cluster.stragglers for node in _nodes_of(one, cluster))
+    nodes = dict.fromkeys(
+        node for straggler in cluster.stragglers for node in _nodes_of(straggler, cluster)
+    )
     for node in list(nodes)[:MOST_NODES]:
         beside: dict[str, Any] = {"cluster.stragglers": _without(raw["stragglers"], node, m)}
         for key in ("topology", "link"):
@@ -294,45 +296,49 @@ def evictions(scenario: Scenario) -> Iterator[VariantChange]:
             links = raw["inter_node"]["link"]
             beside["cluster.inter_node.link"] = [*links[:node], *links[node + 1 :]]
         left = cluster.world_size - m
-        said, but = f"without node {node}", f"{left} ranks"
-        yield VariantChange("evict", "cluster.world_size", left, but, beside, said)
+        title, but = f"without node {node}", f"{left} ranks"
+        yield VariantChange("evict", "cluster.world_size", left, but, beside, title)
 
 
 def _nodes_of(straggler: Straggler, cluster: Cluster) -> list[int]:
     """The node of a straggler, or both ends of a link; empty where it affects all."""
     m, rank, node = cluster.local_size, straggler.on_rank(), straggler.on_node()
     if isinstance(straggler, DegradedLink) and straggler.link is not None:
-        found = [rank // m for rank in straggler.link]
+        nodes = [rank // m for rank in straggler.link]
     elif rank is not None:
-        found = [rank // m]
+        nodes = [rank // m]
     else:
-        found = [] if node is None else [node]
-    return [node for node in found if node < cluster.num_nodes]
+        nodes = [] if node is None else [node]
+    return [node for node in nodes if node < cluster.num_nodes]
 
 
 def _without(stragglers: list[dict[str, Any]], node: int, per_node: int) -> list[dict[str, Any]]:
     """Stragglers without those of a node; ranks and nodes behind it move up."""
-    found = []
-    for one in stragglers:
-        ranks = [rank for rank in (one.get("rank"), *(one.get("link") or ())) if rank is not None]
-        here = one.get("node") == node or any(rank // per_node == node for rank in ranks)
+    kept = []
+    for straggler in stragglers:
+        ranks = [
+            rank
+            for rank in (straggler.get("rank"), *(straggler.get("link") or ()))
+            if rank is not None
+        ]
+        here = straggler.get("node") == node or any(rank // per_node == node for rank in ranks)
         if not here:
-            found.append(_moved_up(one, node, per_node))
-    return found
+            kept.append(_moved_up(straggler, node, per_node))
+    return kept
 
 
-def _moved_up(one: dict[str, Any], node: int, per_node: int) -> dict[str, Any]:
+def _moved_up(straggler: dict[str, Any], node: int, per_node: int) -> dict[str, Any]:
     def moved(rank: int) -> int:
         return rank - per_node * (rank // per_node > node)
 
     changed: dict[str, Any] = {}
-    if one.get("node") is not None:
-        changed["node"] = one["node"] - (one["node"] > node)
-    if one.get("rank") is not None:
-        changed["rank"] = moved(one["rank"])
-    if one.get("link") is not None:
-        changed["link"] = [moved(rank) for rank in one["link"]]
-    return {**one, **changed}
+    if straggler.get("node") is not None:
+        changed["node"] = straggler["node"] - (straggler["node"] > node)
+    if straggler.get("rank") is not None:
+        changed["rank"] = moved(straggler["rank"])
+    if straggler.get("link") is not None:
+        changed["link"] = [moved(rank) for rank in straggler["link"]]
+    return {**straggler, **changed}
 
 
 # Ranges -------------------------------------------------------------------------------------------

@@ -87,14 +87,14 @@ def _points(
         raise ScenarioError(f"{file}: numerics: {_no_numbers(scenario)}")
     if ranks is not None:
         several = [n for n in ranks if n > 1]
-        found: dict[str, tuple[Raw, Scenario]] = {}  # a sweep may be over the ranks
+        distinct: dict[str, tuple[Raw, Scenario]] = {}  # a sweep may be over the ranks
         for chosen, point in points:
             for n in several:
                 named = len(several) > 1 or "cluster.world_size" in chosen
                 here = {**chosen, "cluster.world_size": n} if named else chosen
-                if said_of(here) not in found:
-                    found[said_of(here)] = here, _on_ranks(point, n, file)
-        points = list(found.values())
+                if said_of(here) not in distinct:
+                    distinct[said_of(here)] = here, _on_ranks(point, n, file)
+        points = list(distinct.values())
     points = [(chosen, point) for chosen, point in points if point.cluster.world_size > 1]
     if not points:
         raise ScenarioError(
@@ -138,16 +138,16 @@ def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
     if per_node is not None and n % per_node and n > per_node:
         changes["cluster.devices_per_node"] = n
     for part, key in ((raw["cluster"], "stragglers"), (raw["workload"], "inject")):
-        part[key] = [one for one in part.get(key) or [] if _exists(one, n)]
+        part[key] = [spec for spec in part.get(key) or [] if _exists(spec, n)]
     try:
         return changed(raw, [changes], scenario.base)
     except ScenarioError as error:
         raise ScenarioError([f"{file}: --ranks {n}: {line}" for line in error.problems]) from None
 
 
-def _exists(one: Raw, n: int) -> bool:
+def _exists(spec: Raw, n: int) -> bool:
     """Return whether the rank of a straggler or a fault exists among ``n``."""
-    rank = one.get("rank")
+    rank = spec.get("rank")
     return not isinstance(rank, int) or rank < n
 
 
@@ -163,7 +163,7 @@ def _report(name: str, audits: Sequence[PointAudit]) -> AuditReport:
         seen_twice=max(audit.seen_twice for audit in audits),
         missed=max(audit.missed for audit in audits),
         checks=tuple(check for audit in audits for check in audit.checks),
-        experiments=tuple(one for audit in audits for one in audit.experiments),
+        experiments=tuple(experiment for audit in audits for experiment in audit.experiments),
         tensors=tuple(row for audit in audits for row in audit.tensors),
         ledger=tuple(row for audit in audits for row in audit.ledger),
         notes=tuple(dict.fromkeys(note for audit in audits for note in audit.notes)),

@@ -74,28 +74,28 @@ class Laboratory:
 
     def run(self, suspects: Sequence[Suspect]) -> Differences | None:
         """Compare without some options; None where the scenario would be invalid."""
-        key = frozenset(one.words for one in suspects)
+        key = frozenset(suspect.words for suspect in suspects)
         if key in self._known:
             return self._known[key]
-        scenario, found = self.scenario(suspects), None
+        scenario, differences = self.scenario(suspects), None
         if scenario is not None:
-            found = compare(scenario, min(self._num_steps, _steps_of(scenario)))
-            self._note(suspects, found)
-        self._known[key] = found
-        return found
+            differences = compare(scenario, min(self._num_steps, _steps_of(scenario)))
+            self._note(suspects, differences)
+        self._known[key] = differences
+        return differences
 
     def scenario(self, suspects: Sequence[Suspect]) -> Scenario | None:
         """Return the scenario without some options; None if it would be invalid."""
-        return valid(self._raw, [one.without for one in suspects], self._base)
+        return valid(self._raw, [suspect.without for suspect in suspects], self._base)
 
-    def _note(self, suspects: Sequence[Suspect], found: Differences) -> None:
+    def _note(self, suspects: Sequence[Suspect], differences: Differences) -> None:
         first = self.before.first
-        row = found.worst
-        if found.vanishes and first is not None:
-            row = found.largest.get((first.stage, first.name), row)
+        row = differences.worst
+        if differences.vanishes and first is not None:
+            row = differences.largest.get((first.stage, first.name), row)
         self.tried.append(
             Experiment(
-                suspect=", ".join(dict.fromkeys(one.cause for one in suspects)),
+                suspect=", ".join(dict.fromkeys(suspect.cause for suspect in suspects)),
                 change=_words(suspects),
                 before=first.size if first else 0.0,
                 after=row.size if row else 0.0,
@@ -110,75 +110,88 @@ class Laboratory:
         Empty if nothing explains it.
         """
         listed = suspects_of(scenario, self.before)
-        suspects = [one for one in listed if not one.is_last]
-        for one in suspects:
-            found = self.run([one])
-            if found is not None and found.vanishes:
-                return [(one, _agreed([one], found))]
+        suspects = [suspect for suspect in listed if not suspect.is_last]
+        for suspect in suspects:
+            differences = self.run([suspect])
+            if differences is not None and differences.vanishes:
+                return [(suspect, _agreed([suspect], differences))]
         for group in (suspects, [*suspects, *self._more(suspects, listed)]):
             group = self._fitting(group)
-            found = self.run(group) if group else None
-            if found is not None and found.vanishes:
+            differences = self.run(group) if group else None
+            if differences is not None and differences.vanishes:
                 return self._smallest(group)
         return []
 
     def _more(self, suspects: Sequence[Suspect], listed: Sequence[Suspect]) -> list[Suspect]:
         """List options that act once others are undone, and those that are tried last."""
         without = self.scenario(suspects)
-        known = {one.cause for one in suspects}
-        found = [one for one in listed if one.is_last and one.cause not in known]
-        found += [one for one in listed if one.is_last and self.run([_twin(one, listed)]) is None]
+        known = {suspect.cause for suspect in suspects}
+        further = [suspect for suspect in listed if suspect.is_last and suspect.cause not in known]
+        further += [
+            suspect
+            for suspect in listed
+            if suspect.is_last and self.run([_twin(suspect, listed)]) is None
+        ]
         if without is not None:
-            again = [one for one in suspects_of(without, self.before) if not one.is_last]
-            found += [one for one in again if one.cause not in known]
-        return list({id(one): one for one in found}.values())
+            again = [
+                suspect for suspect in suspects_of(without, self.before) if not suspect.is_last
+            ]
+            further += [suspect for suspect in again if suspect.cause not in known]
+        return list({id(suspect): suspect for suspect in further}.values())
 
     def _fitting(self, suspects: Sequence[Suspect]) -> list[Suspect]:
         """Leave out options whose changes make the scenario invalid."""
         kept: list[Suspect] = []
-        for one in suspects:
-            if self.scenario([*kept, one]) is not None:
-                kept.append(one)
+        for suspect in suspects:
+            if self.scenario([*kept, suspect]) is not None:
+                kept.append(suspect)
         return kept
 
     def _smallest(self, suspects: list[Suspect]) -> list[tuple[Suspect, str]]:
         """Take out options that are not needed; the rest has its proofs."""
         kept = list(suspects)
         needed: dict[str, str] = {}
-        for one in suspects:
-            others = [other for other in kept if other is not one]
-            if any(other.hides(one) for other in others):  # they undo it as well
+        for suspect in suspects:
+            others = [other for other in kept if other is not suspect]
+            if any(other.hides(suspect) for other in others):  # they undo it as well
                 continue
-            found = self.run(others) if others else self.before
-            if found is not None and found.vanishes:
+            differences = self.run(others) if others else self.before
+            if differences is not None and differences.vanishes:
                 kept = others
                 continue
-            left = found.worst if found is not None else None
+            left = differences.worst if differences is not None else None
             if left is not None:
-                needed[one.cause] = f"; with {one.words} left out, {short(left.size)} is left"
-        found = self.run(kept)
-        assert found is not None, "the smallest set explains the difference"
-        return [(one, _agreed(kept, found) + needed.get(one.cause, "")) for one in kept]
+                needed[suspect.cause] = (
+                    f"; with {suspect.words} left out, {short(left.size)} is left"
+                )
+        differences = self.run(kept)
+        assert differences is not None, "the smallest set explains the difference"
+        return [
+            (suspect, _agreed(kept, differences) + needed.get(suspect.cause, ""))
+            for suspect in kept
+        ]
 
 
-def _twin(one: Suspect, listed: Sequence[Suspect]) -> Suspect:
+def _twin(suspect: Suspect, listed: Sequence[Suspect]) -> Suspect:
     """The suspect of the same cause that is not tried last; itself without one."""
-    return next((other for other in listed if other.cause == one.cause and other != one), one)
+    return next(
+        (other for other in listed if other.cause == suspect.cause and other != suspect), suspect
+    )
 
 
 def _words(suspects: Sequence[Suspect]) -> str:
-    return ", ".join(one.words for one in suspects)
+    return ", ".join(suspect.words for suspect in suspects)
 
 
 def _steps_of(scenario: Scenario) -> int:
     return scenario.workload.num_steps(scenario.cluster.world_size, scenario.base)
 
 
-def _agreed(suspects: Sequence[Suspect], found: Differences) -> str:
+def _agreed(suspects: Sequence[Suspect], differences: Differences) -> str:
     stages = ("gradient", "update", "forward")
-    sizes = [found.whole[stage].size for stage in stages if stage in found.whole]
+    sizes = [differences.whole[stage].size for stage in stages if stage in differences.whole]
     to = f"to {within(sizes[0])}" if sizes and sizes[0] else "bit for bit"
-    return f"with {_words(suspects)}, 1 and {found.world_size} ranks agree {to}"
+    return f"with {_words(suspects)}, 1 and {differences.world_size} ranks agree {to}"
 
 
 def short(value: float) -> str:
@@ -290,12 +303,12 @@ class _Judge:
         changes, base = exact_changes(scenario), scenario.base
         if changes and (unit(scenario) > COARSE or not seen.vanishes):
             exact = changed(raw, [changes], base)
-            found = compare(exact, min(num_steps, _steps_of(exact)))
-            if found.vanishes:
+            rounded = compare(exact, min(num_steps, _steps_of(exact)))
+            if rounded.vanishes:
                 if not seen.vanishes:
-                    self._rounding(scenario, seen, found, changes)
+                    self._rounding(scenario, seen, rounded, changes)
                 return seen
-            raw, scenario, seen = plain(exact), exact, found  # without rounding
+            raw, scenario, seen = plain(exact), exact, rounded  # without rounding
             self._audit.notes.append("differences and experiments are in float64")
             self._audit.tensors = [replace(row, point=self._label) for row in seen.rows]
         if seen.vanishes:
@@ -307,7 +320,8 @@ class _Judge:
             self._add(suspect, seen, proof)
         if not proofs:
             tried = "; ".join(
-                f"{one.change}: {short(one.after)} is left" for one in laboratory.tried
+                f"{experiment.change}: {short(experiment.after)} is left"
+                for experiment in laboratory.tried
             )
             text = "no option of the scenario explains the difference"
             unknown = Suspect("unexplained", "", text, {})
@@ -315,18 +329,18 @@ class _Judge:
         return seen
 
     def _rounding(
-        self, scenario: Scenario, seen: Differences, found: Differences, changes: Raw
+        self, scenario: Scenario, seen: Differences, rounded: Differences, changes: Raw
     ) -> None:
         workload = scenario.workload
         key = "workload.precision" if "workload.precision" in changes else "workload.dtype"
         low = workload.precision.low or workload.dtype
         suspect = Suspect("rounding", key, f"rounding of {low}", changes)
         first = seen.first
-        if first is not None and (row := found.largest.get((first.stage, first.name))):
+        if first is not None and (row := rounded.largest.get((first.stage, first.name))):
             sizes = first.size, row.size, row.bound
             made = Experiment("rounding", suspect.words, *sizes, None, self._label)
             self._audit.experiments.append(made)
-        self._add(suspect, seen, _agreed([suspect], found))
+        self._add(suspect, seen, _agreed([suspect], rounded))
 
     def _add(self, suspect: Suspect, seen: Differences, proof: str) -> None:
         first = seen.first
@@ -355,9 +369,9 @@ class _Judge:
         parts = key.split(".")
         for prefix in ("sweep.", ""):
             for length in range(len(parts), 0, -1):
-                found = self._places.get(prefix + ".".join(parts[:length]))
-                if found is not None:
-                    return found
+                line_number = self._places.get(prefix + ".".join(parts[:length]))
+                if line_number is not None:
+                    return line_number
         return None
 
     def samples(self, scenario: Scenario) -> None:
@@ -395,8 +409,8 @@ class _Judge:
 
     def checks(self, shown: Differences, written: Differences) -> None:
         """Add a check for each stage, and for the replicas."""
-        findings = [one for one in self._audit.findings if one.topic != "samples"]
-        worse: Status = "differ" if any(one.wrong for one in findings) else "allowed"
+        findings = [finding for finding in self._audit.findings if finding.topic != "samples"]
+        worse: Status = "differ" if any(finding.wrong for finding in findings) else "allowed"
         for stage, topic in TOPICS.items():
             largest = shown.whole.get(stage)
             if largest is None:

@@ -88,10 +88,10 @@ def joined(batches: StepBatches) -> StepBatches:
 
 def unit(scenario: Scenario) -> float:
     """Unit in the last place, relative to 1, of the lowest dtype of the compute."""
-    found: list[str | None] = [scenario.workload.dtype, scenario.workload.precision.low]
-    found += _names(scenario.strategy.precision_options)
+    dtypes: list[str | None] = [scenario.workload.dtype, scenario.workload.precision.low]
+    dtypes += _names(scenario.strategy.precision_options)
     units = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-    return max(units.get(name) or float(np.finfo(numpy_dtype(name)).eps) for name in found if name)
+    return max(units.get(name) or float(np.finfo(numpy_dtype(name)).eps) for name in dtypes if name)
 
 
 def _names(value: Any) -> list[str]:
@@ -205,8 +205,8 @@ class Sides:
         self.found = Differences(n)
         batches = list(islice(batches_of(scenario), num_steps))
         self._look_at(batches)
-        alone = one_device(scenario, max(int(each.sizes.sum()) for each in batches))
-        whole = [joined(each) for each in batches]
+        alone = one_device(scenario, max(int(batch.sizes.sum()) for batch in batches))
+        whole = [joined(batch) for batch in batches]
         self.unit = unit(scenario)
         nudge = nudge_by(self.unit, scenario.seed)
         self._one = steps_of(alone, whole, scaled_by=n)
@@ -218,50 +218,50 @@ class Sides:
 
     def _look_at(self, batches: list[StepBatches]) -> None:
         """Record the samples, and the numbers of items that losses average."""
-        found, samples = self.found, BatchSamples(self.scenario)
+        differences, samples = self.found, BatchSamples(self.scenario)
         count, low, high = self.scenario.workload.loss.count, None, 0
-        for number, each in enumerate(batches, 1):
-            sizes = each.sizes.astype(float)
+        for number, batch in enumerate(batches, 1):
+            sizes = batch.sizes.astype(float)
             items = np.array(
-                [[float(count(samples.target(part))) for part in parts] for parts in each.micro]
+                [[float(count(samples.target(part))) for part in parts] for parts in batch.micro]
             )
             equal = sizes / np.maximum(sizes.sum(axis=0), 1.0)
-            fair = items * found.world_size / (items.sum() or 1.0)
-            found.is_uneven = found.is_uneven or not np.allclose(equal, fair, rtol=1e-9)
+            fair = items * differences.world_size / (items.sum() or 1.0)
+            differences.is_uneven = differences.is_uneven or not np.allclose(equal, fair, rtol=1e-9)
             per_rank = items.sum(axis=0)
             low = int(per_rank.min() if low is None else min(low, per_rank.min()))
             high = max(high, int(per_rank.max()))
-            for rank in range(found.world_size):
-                mine = [parts[rank] for parts in each.micro]
-                listed = tuple(int(one) for part in mine for one in part)
-                found.ledger.append(
-                    SampleRow(found.world_size, rank, number, each.epoch + 1, listed)
+            for rank in range(differences.world_size):
+                mine = [parts[rank] for parts in batch.micro]
+                listed = tuple(int(sample) for part in mine for sample in part)
+                differences.ledger.append(
+                    SampleRow(differences.world_size, rank, number, batch.epoch + 1, listed)
                 )
-        found.items, found.batch = (low or 0, high), int(batches[0].sizes.sum())
+        differences.items, differences.batch = (low or 0, high), int(batches[0].sizes.sum())
 
     def look(self, many: StepNumbers) -> None:
         """Compare a step of the scenario."""
-        one, nudged, found = next(self._one), next(self._nudged), self.found
-        found.steps = many.number
-        if found.diverged is not None:
+        single, nudged, differences = next(self._one), next(self._nudged), self.found
+        differences.steps = many.number
+        if differences.diverged is not None:
             return
-        if not many.replicas_identical and found.replicas_differ is None:
-            found.replicas_differ = many.number
-        finite = [side.loss is not None and np.isfinite(side.loss) for side in (many, one)]
+        if not many.replicas_identical and differences.replicas_differ is None:
+            differences.replicas_differ = many.number
+        finite = [side.loss is not None and np.isfinite(side.loss) for side in (many, single)]
         if not any(finite):
-            found.diverged = many.number
+            differences.diverged = many.number
             return
         for stage in STAGES:
-            self._compare(stage, many, one, nudged)
+            self._compare(stage, many, single, nudged)
 
     def _compare(
-        self, stage: str, many: StepNumbers, one: StepNumbers, nudged: StepNumbers
+        self, stage: str, many: StepNumbers, single: StepNumbers, nudged: StepNumbers
     ) -> None:
         averages = self.scenario.strategy.averages_parameters
         if stage == "gradient" and averages:  # they are each rank's own
             return
-        found = self.found
-        values, reference, bent = (self._values(stage, side) for side in (many, one, nudged))
+        differences = self.found
+        values, reference, bent = (self._values(stage, side) for side in (many, single, nudged))
         names = [name for name in reference if name in values]
         apart = {name: _apart(values[name], reference[name]) for name in names}
         moved = {name: _apart(bent[name], reference[name]) for name in names}
@@ -274,20 +274,20 @@ class Sides:
 
         def row(name: str, size: float, nudge: float) -> TensorRow:
             bound = SAFETY * max(nudge, typical) + FLOOR * self.unit
-            return TensorRow(stage, name, many.number, (1, found.world_size), size, bound)
+            return TensorRow(stage, name, many.number, (1, differences.world_size), size, bound)
 
         for name in names:
             key, here = (stage, name), row(name, apart[name].size, self._bounds[stage, name])
-            known = found.largest.get(key)
+            known = differences.largest.get(key)
             if known is None or here.size / here.bound > known.size / known.bound:
-                found.largest[key] = here
+                differences.largest[key] = here
             if here.size > here.bound and key not in self._seen:
                 self._seen.add(key)
-                found.rows.append(here)
+                differences.rows.append(here)
         if names:
             here = row("", Apart.of(apart.values()).size, Apart.of(moved.values()).size)
-            if stage not in found.whole or here.size > found.whole[stage].size:
-                found.whole[stage] = here
+            if stage not in differences.whole or here.size > differences.whole[stage].size:
+                differences.whole[stage] = here
 
     def _values(self, stage: str, side: StepNumbers) -> Arrays:
         match stage:
@@ -309,7 +309,7 @@ class Apart(NamedTuple):
     @classmethod
     def of(cls, parts: Collection[Apart]) -> Apart:
         """Join the norms of several tensors."""
-        return cls(*(float(np.linalg.norm(one)) for one in zip(*parts, strict=True)))
+        return cls(*(float(np.linalg.norm(norms)) for norms in zip(*parts, strict=True)))
 
     @property
     def size(self) -> float:
@@ -326,7 +326,7 @@ def _apart(value: Array, reference: Array) -> Apart:
     both = ~np.isfinite(value) & ~np.isfinite(reference)
     difference = np.where((value == reference) | both, 0.0, value - reference)
     kept = np.where(both, 0.0, reference)
-    return Apart(*(float(np.linalg.norm(one.ravel())) for one in (difference, kept)))
+    return Apart(*(float(np.linalg.norm(array.ravel())) for array in (difference, kept)))
 
 
 _KNOWN: deque[tuple[str, Differences]] = deque(maxlen=16)
@@ -344,9 +344,9 @@ def compare(scenario: Scenario, num_steps: int) -> Differences:
         Number of steps.
     """
     key = json.dumps([scenario.resolved(), str(scenario.base.resolve()), num_steps])
-    for known, found in _KNOWN:
+    for known, differences in _KNOWN:
         if known == key:
-            return found
+            return differences
     with np.errstate(all="ignore"):
         sides = Sides(scenario, num_steps)
         follow(scenario, num_steps, sides.look)

@@ -93,7 +93,7 @@ def changed(raw: Raw, changes: Sequence[Changes], base: Path) -> Scenario:
         If the result is invalid.
     """
     made = copy.deepcopy(raw)
-    items = [item for one in changes for item in one.items()]
+    items = [item for change in changes for item in change.items()]
     items.sort(key=lambda item: item[0] != "strategy")  # options follow a new strategy
     options = _options(next((value for key, value in items if key == "strategy"), None))
     for key, value in items:
@@ -122,18 +122,18 @@ def _give_float64(cluster: Raw) -> None:
 
 def suspects_of(scenario: Scenario, seen: Differences) -> list[Suspect]:
     """List the options of a scenario that may act, in the order in which they are tried."""
-    found = [*_of_strategy(scenario, seen), *_of_model(scenario), *_of_workload(scenario)]
-    return [one for one in found if seen.is_uneven or one.cause not in BY_ITEMS]
+    suspects = [*_of_strategy(scenario, seen), *_of_model(scenario), *_of_workload(scenario)]
+    return [suspect for suspect in suspects if seen.is_uneven or suspect.cause not in BY_ITEMS]
 
 
 def _of_strategy(scenario: Scenario, seen: Differences) -> Iterator[Suspect]:
-    for one in scenario.strategy.departures(scenario.workload):
-        text = one.text
-        if one.cause == "loss_mean_of_rank_means":
+    for departure in scenario.strategy.departures(scenario.workload):
+        text = departure.text
+        if departure.cause == "loss_mean_of_rank_means":
             low, high = seen.items
             text += f": {low} to {high} in a step" if low != high else ""
-        cause = cast(Cause | LegitimateCause, one.cause)
-        yield Suspect(cause, one.key, text, one.without)
+        cause = cast(Cause | LegitimateCause, departure.cause)
+        yield Suspect(cause, departure.key, text, departure.without)
 
 
 def _of_model(scenario: Scenario) -> Iterator[Suspect]:

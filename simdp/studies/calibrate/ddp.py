@@ -27,7 +27,7 @@ LEFT_OUT = ("machine", "world_size")  # keys of a cluster that are not part of a
 
 def calibrate_ddp(
     paths: Sequence[Path],
-    asked: Sequence[str] = (),
+    keys: Sequence[str] = (),
     name: str | None = None,
     wanted: Path | None = None,
 ) -> StepCalibration:
@@ -47,24 +47,24 @@ def calibrate_ddp(
     ScenarioError
         As `fit_steps` and `wanted_step`.
     """
-    found = fit_steps(paths, asked)
-    first = found.points[0].scenario
+    steps_fit = fit_steps(paths, keys)
+    first = steps_fit.points[0].scenario
     name = name or Path(first.cluster.machine or first.name).stem
-    constants = found.fit.listed(_rounded)
-    following = _next(found)
-    entry = _entry(name, paths, asked, found, constants, following)
+    constants = steps_fit.fit.listed(_rounded)
+    following = _next(steps_fit)
+    entry = _entry(name, paths, keys, steps_fit, constants, following)
     return StepCalibration(
         name=name,
         points=tuple(
             FittedStep(point.title, point.seconds, float(seconds))
-            for point, seconds in zip(found.points, found.fit.predicted, strict=True)
+            for point, seconds in zip(steps_fit.points, steps_fit.fit.predicted, strict=True)
         ),
         constants=constants,
-        residual=found.fit.residual,
+        residual=steps_fit.fit.residual,
         next_point=following,
         entry=entry,
         version=__version__,
-        wanted=None if wanted is None else wanted_step(wanted, entry, found.fit),
+        wanted=None if wanted is None else wanted_step(wanted, entry, steps_fit.fit),
     )
 
 
@@ -73,35 +73,35 @@ def _rounded(constant: Constant, value: float) -> Any:
     return written([constant], [float(f"{value:.3g}")])[constant.key]
 
 
-def _next(found: StepsFit) -> NextStep | None:
+def _next(steps_fit: StepsFit) -> NextStep | None:
     """Choose the point to measure that leaves the least variance in all predictions."""
-    if not found.others:
+    if not steps_fit.others:
         return None
-    slopes, covariance = found.slopes, found.fit.covariance
-    left = variance_left(covariance, slopes, slopes[:, None, :], found.fit.noise)
+    slopes, covariance = steps_fit.slopes, steps_fit.fit.covariance
+    left = variance_left(covariance, slopes, slopes[:, None, :], steps_fit.fit.noise)
     best = int(np.argmin(left))
     before = np.sum(product(slopes, covariance) * slopes, axis=1).mean()
     reach = [NORMAL_90 * float(np.sqrt(variance)) for variance in (before, left[best])]
-    return NextStep(found.others[best].title, *reach)
+    return NextStep(steps_fit.others[best].title, *reach)
 
 
 def _entry(
     name: str,
     paths: Sequence[Path],
-    asked: Sequence[str],
-    found: StepsFit,
+    keys: Sequence[str],
+    steps_fit: StepsFit,
     constants: Sequence[FittedConstant],
     following: NextStep | None,
 ) -> str:
     """The machine in YAML."""
-    raw = _machine(found.points[0].scenario)
-    fitted = zip(found.fit.constants, found.fit.values, strict=True)
+    raw = _machine(steps_fit.points[0].scenario)
+    fitted = zip(steps_fit.fit.constants, steps_fit.fit.values, strict=True)
     pairs = [(index, *pair) for index, pair in enumerate(fitted) if OF_ONE not in pair[0].key]
     for _, constant, value in pairs:
         set_key(raw, constant.key, _rounded(constant, float(value)))
     files = " ".join(str(path) for path in paths)
-    command = " ".join([f"python -m simdp calibrate ddp {files}", *(f"--fit {a}" for a in asked)])
-    data = f"{len(found.points)} steps, by {command}"
+    command = " ".join([f"python -m simdp calibrate ddp {files}", *(f"--fit {a}" for a in keys)])
+    data = f"{len(steps_fit.points)} steps, by {command}"
     entry = {
         **raw,
         "source": {
@@ -109,14 +109,14 @@ def _entry(
         },
         "calibration": {
             "data": data,
-            "residual": format_percent(float(f"{found.fit.residual:.3g}")),
+            "residual": format_percent(float(f"{steps_fit.fit.residual:.3g}")),
             "intervals": {
-                constant.key: [_rounded(constant, end) for end in found.fit.interval(index)]
+                constant.key: [_rounded(constant, end) for end in steps_fit.fit.interval(index)]
                 for index, constant, _ in pairs
             },
             "errors": {
                 point.title: f"{error:+.1%}"
-                for point, error in zip(found.points, found.fit.errors, strict=True)
+                for point, error in zip(steps_fit.points, steps_fit.fit.errors, strict=True)
             },
             "notes": _notes(constants, following),
         },
@@ -135,8 +135,8 @@ def _machine(scenario: Scenario) -> dict[str, Any]:
     if cost.timed:
         written = cost.model_dump(mode="json", exclude_defaults=True)
         whole["collectives"] = {"cost": {"kind": cost.kind, **written}}
-    found: dict[str, Any] = _by_name(whole)
-    return found
+    spec: dict[str, Any] = _by_name(whole)
+    return spec
 
 
 def _by_name(value: Any) -> Any:

@@ -106,21 +106,21 @@ class Fit:
         Their interval hits a bound; or their standard error is above a tenth, and above half of
         that without data.
         """
-        found = []
+        keys = []
         for index, constant in enumerate(self.constants):
             low, high = self.interval(index)
             error = float(np.sqrt(self.covariance[index, index]))
             bounded = low <= constant.low or high >= constant.high
             if bounded or error > max(constant.spread / 2, WELL_KNOWN):
-                found.append(constant.key)
-        return found
+                keys.append(constant.key)
+        return keys
 
     def listed(self, write: Callable[[Constant, float], Any]) -> tuple[FittedConstant, ...]:
         """The constants with values and intervals as ``write`` gives them."""
         opened, listed = self.undetermined(), []
         for index, constant in enumerate(self.constants):
             ends = (float(self.values[index]), *self.interval(index))
-            value, low, high = (str(write(constant, each)) for each in ends)
+            value, low, high = (str(write(constant, end)) for end in ends)
             known = constant.key not in opened
             listed.append(FittedConstant(constant.key, value, low, high, known))
         return tuple(listed)
@@ -194,9 +194,9 @@ def jacobian(predict: Callable[[Floats], Floats], values: Floats, step: float = 
 def _slopes(residuals: Callable[[Floats], Floats], x: Floats) -> Floats:
     """Derivatives of residuals in one batch: `(num_residuals, num_constants)`."""
     step = 1e-6
-    each = residuals(x + step * np.vstack([np.zeros(len(x)), np.eye(len(x))]))
-    found: Floats = (each[1:] - each[0]).T / step
-    return found
+    residuals_near = residuals(x + step * np.vstack([np.zeros(len(x)), np.eye(len(x))]))
+    slopes: Floats = (residuals_near[1:] - residuals_near[0]).T / step
+    return slopes
 
 
 def _search(
@@ -220,7 +220,7 @@ def _search(
         inside = low + 1e-6 * (high - low), high - 1e-6 * (high - low)
         start = np.clip(start, *inside)
         # Linear beyond the noise, since other jobs may have disturbed some rows.
-        found = least_squares(
+        solution = least_squares(
             residuals,
             start,
             bounds=(low, high),
@@ -228,8 +228,8 @@ def _search(
             max_nfev=200,
             jac=slopes_at or "2-point",
         )
-        if best is None or found.cost < best.cost:
-            best = found
+        if best is None or solution.cost < best.cost:
+            best = solution
     return np.asarray(best.x)
 
 
@@ -409,10 +409,10 @@ def _loses_with_nodes(cost: NcclCost, points: Sequence[CalibrationPoint]) -> boo
 def _wiring(points: Sequence[CalibrationPoint], place: str) -> Wiring:
     """Wiring of the first point that uses a place."""
     across = place == "inter"
-    found = (
+    wirings = (
         p.wiring for p in points if (p.wiring.num_nodes if across else p.wiring.local_size) > 1
     )
-    return next(found, ALONE)
+    return next(wirings, ALONE)
 
 
 def restraints(

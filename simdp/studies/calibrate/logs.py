@@ -85,11 +85,11 @@ def read_measurements(
     for option, count in (("--links-per-node", links_per_node), *(("--nodes", n) for n in nodes)):
         if count < 1:
             raise ScenarioError(f"{option} {count}: is not a number of 1 or more.")
-    each: Sequence[int | None] = list(nodes) * (len(files) if len(nodes) == 1 else 1)
-    each = each or [None] * len(files)
+    nodes_of_files: Sequence[int | None] = list(nodes) * (len(files) if len(nodes) == 1 else 1)
+    nodes_of_files = nodes_of_files or [None] * len(files)
     tables: list[_LogTable] = []
     lines: list[str] = []
-    for file, given in zip(files, each, strict=True):
+    for file, given in zip(files, nodes_of_files, strict=True):
         try:
             tables += [_table(log, given) for log in read_nccl_tables(file)]
         except ScenarioError as error:
@@ -119,12 +119,12 @@ def _table(log: NcclLog, nodes: int | None) -> _LogTable:
 
 
 def _contradictions(tables: Sequence[_LogTable]) -> list[str]:
-    found: list[str] = []
+    problems: list[str] = []
     first: dict[tuple[str, int, int, int], tuple[str, float]] = {}
     for table in tables:
         for row in table.log.rows:
             if row.spread > CONTRADICTION:
-                found.append(
+                problems.append(
                     f"{table.log.path}: times of {row.nbytes} bytes differ {row.spread:.3g} times "
                     f"within the log; they contradict each other. Keep one."
                 )
@@ -132,12 +132,12 @@ def _contradictions(tables: Sequence[_LogTable]) -> list[str]:
             path, seconds = first.setdefault(key, (table.log.path, row.seconds))
             ratio = max(row.seconds / seconds, seconds / row.seconds)
             if ratio > CONTRADICTION:
-                found.append(
+                problems.append(
                     f"{table.log.path}: {table.collective} of {row.nbytes} bytes takes "
                     f"{row.seconds:.4g} s, and {seconds:.4g} s in {path}; they contradict each "
                     "other. Keep one."
                 )
-    return found
+    return problems
 
 
 def _laid_out(
@@ -221,15 +221,17 @@ def _inter_figures(
 ) -> LinkFigures:
     if given is not None:
         return _given("--inter-link", given, NET_ALPHA)
-    each = []
+    bandwidths = []
     for table in tables:
         bond = max(links_per_node // devices_per_node, 1)
         cards = min(links_per_node, bond * table.local_size)
         plain = Wiring(
             table.world_size, table.num_nodes, table.local_size, 0, 1, 0, float(cards), cards
         )
-        each.append(_fastest(table, plain, False) / cards)
-    return LinkFigures(None, NET_ALPHA, _rounded(max(each)), False, "the fastest point measured")
+        bandwidths.append(_fastest(table, plain, False) / cards)
+    return LinkFigures(
+        None, NET_ALPHA, _rounded(max(bandwidths)), False, "the fastest point measured"
+    )
 
 
 def _intra_figures(
@@ -239,10 +241,10 @@ def _intra_figures(
         return _given("--link", given, None)
     alone = [table for table in tables if table.num_nodes == 1]
     if alone:
-        each = [
+        bandwidths = [
             _fastest(t, Wiring(t.world_size, 1, t.local_size, 0, 1, 0, inf, 0), True) for t in alone
         ]
-        bandwidth, source = _rounded(max(each)), "the fastest point measured"
+        bandwidth, source = _rounded(max(bandwidths)), "the fastest point measured"
     else:
         assert inter is not None
         bandwidth = _rounded(ROOM * inter.bandwidth * links_per_node)

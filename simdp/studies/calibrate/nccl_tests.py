@@ -94,14 +94,14 @@ def calibrate_nccl_tests(
     device = device_option(device)
     template = _template(cost or {})
     measured = _served(template, read_measurements(files, nodes, link, inter_link, links_per_node))
-    predictor, found = _fit(template, measured, only)
-    fitted = _with_constants(template, found)
-    following = _following(measured, found, predictor, target)
-    entry = _entry(name, device, measured, fitted, found, following)
-    asked = None if wanted is None else wanted_step(wanted, entry, found, COST)
-    shared = found.listed(_write), found.residual, entry, __version__
+    predictor, cost_fit = _fit(template, measured, only)
+    fitted = _with_constants(template, cost_fit)
+    following = _following(measured, cost_fit, predictor, target)
+    entry = _entry(name, device, measured, fitted, cost_fit, following)
+    wanted_point = None if wanted is None else wanted_step(wanted, entry, cost_fit, COST)
+    shared = cost_fit.listed(_write), cost_fit.residual, entry, __version__
     points = _points(measured, fitted)
-    return CalibrationStudy(name, *shared, points=points, next_point=following, wanted=asked)
+    return CalibrationStudy(name, *shared, points=points, next_point=following, wanted=wanted_point)
 
 
 Predictor = Callable[[Sequence[CalibrationPoint]], Callable[[Floats], Floats]]
@@ -139,13 +139,13 @@ def _template(cost: Mapping[str, Any]) -> NcclCost:
     try:
         return NcclCost.model_validate({"kind": "nccl", **cost})
     except ValidationError as error:
-        raise ScenarioError([f"cost.{found.line}" for found in problems(error, cost)]) from None
+        raise ScenarioError([f"cost.{problem.line}" for problem in problems(error, cost)]) from None
 
 
 def _served(template: NcclCost, measured: Measurements) -> Measurements:
     """Raise if no algorithm supports a collective."""
-    asked = dict.fromkeys((point.collective, point.wiring) for point in measured.points)
-    wrong = [template.problem_with(*each) for each in asked]
+    pairs = dict.fromkeys((point.collective, point.wiring) for point in measured.points)
+    wrong = [template.problem_with(*pair) for pair in pairs]
     if any(wrong):
         raise ScenarioError([f"{line}." for line in dict.fromkeys(wrong) if line])
     return measured
@@ -170,16 +170,16 @@ def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int)
     return chosen
 
 
-def _with_constants(template: NcclCost, found: Fit) -> NcclCost:
+def _with_constants(template: NcclCost, cost_fit: Fit) -> NcclCost:
     """The cost with the fitted constants, rounded as in YAML."""
     written: dict[str, Any] = template.model_dump(mode="json", exclude_defaults=True)
     written["kind"] = "nccl"
-    for index, constant in enumerate(found.constants):
+    for index, constant in enumerate(cost_fit.constants):
         place = written
         *path, last = constant.key.split(".")
         for part in path:
             place = place.setdefault(part, {})
-        place[last] = _write(constant, float(found.values[index]))
+        place[last] = _write(constant, float(cost_fit.values[index]))
     return NcclCost.model_validate(written)
 
 
@@ -213,7 +213,7 @@ def _points(measured: Measurements, fitted: NcclCost) -> tuple[FittedPoint, ...]
 
 
 def _following(
-    measured: Measurements, found: Fit, predictor: Predictor, target: float
+    measured: Measurements, cost_fit: Fit, predictor: Predictor, target: float
 ) -> NextPoint:
     """Propose a size on the measured wirings, or on two and four times as many nodes."""
     most = max((point.wiring for point in measured.points), key=lambda w: w.world_size)
@@ -234,7 +234,7 @@ def _following(
     collectives = {point.collective for point in measured.points}
     collective = "all_reduce" if "all_reduce" in collectives else first
     goal = CalibrationPoint(collective, target, wirings[-1])
-    return next_point(found, predictor, collective, wirings, goal)
+    return next_point(cost_fit, predictor, collective, wirings, goal)
 
 
 # Machine's entry ----------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def _entry(
     device: str | None,
     measured: Measurements,
     fitted: NcclCost,
-    found: Fit,
+    cost_fit: Fit,
     following: NextPoint,
 ) -> str:
     """The machine in YAML."""
@@ -256,8 +256,8 @@ def _entry(
         "other constants: NCCL 2.30.7"
     )
     intervals = {}
-    for index, constant in enumerate(found.constants):
-        low, high = found.interval(index)
+    for index, constant in enumerate(cost_fit.constants):
+        low, high = cost_fit.interval(index)
         key = f"collectives.cost.{constant.key}"
         intervals[key] = [_write(constant, low), _write(constant, high)]
     constants = fitted.model_dump(mode="json", exclude_defaults=True)
@@ -267,11 +267,11 @@ def _entry(
         "source": source,
         "calibration": {
             "data": f"{len(measured.points)} sizes of {files}",
-            "residual": format_percent(float(f"{found.residual:.3g}")),
+            "residual": format_percent(float(f"{cost_fit.residual:.3g}")),
             "intervals": intervals,
             "tables": _tables(measured),
-            "errors": _errors(measured, found),
-            "notes": _notes(found, following),
+            "errors": _errors(measured, cost_fit),
+            "notes": _notes(cost_fit, following),
         },
     }
     return f"# {name}: collectives calibrated by nccl-tests\n{format_yaml(entry)}"
@@ -299,16 +299,18 @@ def _cluster(device: str | None, measured: Measurements) -> tuple[dict[str, Any]
 
 def _tables(measured: Measurements) -> dict[str, list[int]]:
     """Node counts of the tables, by collective."""
-    found: dict[str, set[int]] = {}
+    nodes_of: dict[str, set[int]] = {}
     for point in measured.points:
-        found.setdefault(point.collective, set()).add(point.wiring.num_nodes)
-    return {collective: sorted(nodes) for collective, nodes in sorted(found.items())}
+        nodes_of.setdefault(point.collective, set()).add(point.wiring.num_nodes)
+    return {collective: sorted(nodes) for collective, nodes in sorted(nodes_of.items())}
 
 
-def _errors(measured: Measurements, found: Fit) -> dict[str, str]:
+def _errors(measured: Measurements, cost_fit: Fit) -> dict[str, str]:
     """The fit's error at every point, by file, collective and size."""
     listed = {}
-    for point, source, error in zip(measured.points, measured.sources, found.errors, strict=True):
+    for point, source, error in zip(
+        measured.points, measured.sources, cost_fit.errors, strict=True
+    ):
         size = format_quantity(point.nbytes, "data size")
         listed[f"{source}: {point.collective} of {size}"] = f"{error:+.1%}"
     return listed
@@ -323,8 +325,8 @@ def _link(link: LinkFigures) -> Any:
     }
 
 
-def _notes(found: Fit, following: NextPoint) -> list[str]:
-    opened = found.undetermined()
+def _notes(cost_fit: Fit, following: NextPoint) -> list[str]:
+    opened = cost_fit.undetermined()
     notes = []
     if opened:
         notes.append(f"not determined by the data: {', '.join(opened)}")

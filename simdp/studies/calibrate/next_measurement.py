@@ -66,7 +66,7 @@ def variance_left(covariance: Floats, goals: Floats, measured: Floats, noise: fl
 
 
 def next_point(
-    found: Fit,
+    fit: Fit,
     predictor: Callable[[Sequence[CalibrationPoint]], Callable[[Floats], Floats]],
     collective: str,
     wirings: Sequence[Wiring],
@@ -79,19 +79,19 @@ def next_point(
     candidates = [
         CalibrationPoint(collective, nbytes, wiring) for wiring in wirings for nbytes in SIZES
     ]
-    slopes = jacobian(predictor(candidates), found.values)
-    goal = jacobian(predictor([target]), found.values)
-    left = variance_left(found.covariance, goal, slopes[:, None, :], found.noise)
+    slopes = jacobian(predictor(candidates), fit.values)
+    goal = jacobian(predictor([target]), fit.values)
+    left = variance_left(fit.covariance, goal, slopes[:, None, :], fit.noise)
     best = int(np.argmin(left))
-    before = float(np.sum(product(goal, found.covariance) * goal))
+    before = float(np.sum(product(goal, fit.covariance) * goal))
     chosen, w = candidates[best], target.wiring
-    said = f"{target.collective} of {format_quantity(target.nbytes, 'data size')}"
+    target_words = f"{target.collective} of {format_quantity(target.nbytes, 'data size')}"
     return NextPoint(
         collective=collective,
         num_nodes=chosen.wiring.num_nodes,
         world_size=chosen.wiring.world_size,
         nbytes=chosen.nbytes,
-        target=f"{said} between {w.world_size} ranks on {w.num_nodes} nodes",
+        target=f"{target_words} between {w.world_size} ranks on {w.num_nodes} nodes",
         before=NORMAL_90 * float(np.sqrt(before)),
         after=NORMAL_90 * float(np.sqrt(left[best])),
     )
@@ -123,7 +123,7 @@ class Candidate(NamedTuple):
     noise: float
 
 
-def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedStep:
+def wanted_step(path: Path, entry: str, fit: Fit, prefix: str = "") -> WantedStep:
     """Compute the interval of a step with fitted constants, and propose measurements to narrow it.
 
     The scenario is simulated on the calibrated machine, ``entry`` in YAML; its own keys win.
@@ -141,17 +141,17 @@ def wanted_step(path: Path, entry: str, found: Fit, prefix: str = "") -> WantedS
     with TemporaryDirectory() as folder:
         machine = Path(folder) / "machine.yaml"
         machine.write_text(entry, encoding="utf-8")
-        keys = [f"{prefix}{constant.key}" for constant in found.constants]
-        study = _Study(file, machine, found, keys)
+        keys = [f"{prefix}{constant.key}" for constant in fit.constants]
+        study = _Study(file, machine, fit, keys)
         target = study.scenario({})
         goal = study.step_slopes(target)
         candidates = [*_tables(study, target), *_steps(study, target)]
-    before = float(np.sum(product(goal, found.covariance) * goal))
+    before = float(np.sum(product(goal, fit.covariance) * goal))
     cluster = target.cluster
     return WantedStep(
         target=f"step of {target.name} on {cluster.world_size} ranks",
         before=NORMAL_90 * float(np.sqrt(before)),
-        proposals=tuple(best(candidates, found.covariance, goal)),
+        proposals=tuple(best(candidates, fit.covariance, goal)),
     )
 
 
@@ -162,28 +162,30 @@ def best(candidates: Sequence[Candidate], covariance: Floats, goal: Floats) -> l
     """
     before = float(np.sum(product(goal, covariance) * goal))
     groups = grouped(((c.proposal.kind, len(c.slopes), c.noise), c) for c in candidates)
-    found: dict[str, list[Proposal]] = {}
+    by_kind: dict[str, list[Proposal]] = {}
     for (kind, _, noise), some in groups.items():
-        left = variance_left(covariance, goal, np.stack([each.slopes for each in some]), noise)
-        for each, variance in zip(some, left, strict=True):
+        left = variance_left(
+            covariance, goal, np.stack([candidate.slopes for candidate in some]), noise
+        )
+        for candidate, variance in zip(some, left, strict=True):
             if variance < WORTH**2 * before:
                 after = NORMAL_90 * float(np.sqrt(variance))
-                found.setdefault(kind, []).append(replace(each.proposal, after=after))
+                by_kind.setdefault(kind, []).append(replace(candidate.proposal, after=after))
     chosen = []
-    for proposals in found.values():
-        least = min(one.after for one in proposals)
-        near = [one for one in proposals if one.after <= NEARLY * least]
-        chosen.append(min(near, key=lambda one: (one.world_size, one.after)))
-    return sorted(chosen, key=lambda one: one.after)
+    for proposals in by_kind.values():
+        least = min(proposal.after for proposal in proposals)
+        near = [proposal for proposal in proposals if proposal.after <= NEARLY * least]
+        chosen.append(min(near, key=lambda proposal: (proposal.world_size, proposal.after)))
+    return sorted(chosen, key=lambda proposal: proposal.after)
 
 
 class _Study:
     """The scenario on the calibrated machine, at any number of ranks."""
 
-    def __init__(self, file: Path, machine: Path, found: Fit, keys: Sequence[str]) -> None:
-        self.file, self.machine, self.found = file, machine, found
+    def __init__(self, file: Path, machine: Path, fit: Fit, keys: Sequence[str]) -> None:
+        self.file, self.machine, self.found = file, machine, fit
         self.constants = [
-            replace(constant, key=key) for constant, key in zip(found.constants, keys, strict=True)
+            replace(constant, key=key) for constant, key in zip(fit.constants, keys, strict=True)
         ]
         self.largest = 1
 
@@ -265,7 +267,7 @@ def _steps(study: _Study, target: Scenario) -> Iterator[Candidate]:
 
 def _counts(most: int) -> list[int]:
     """Every number up to `ALL_UP_TO`, then doubled ones, and the last."""
-    found = [*range(1, min(most, ALL_UP_TO) + 1)]
-    while found[-1] * 2 < most:
-        found.append(found[-1] * 2)
-    return found if found[-1] == most else [*found, most]
+    counts = [*range(1, min(most, ALL_UP_TO) + 1)]
+    while counts[-1] * 2 < most:
+        counts.append(counts[-1] * 2)
+    return counts if counts[-1] == most else [*counts, most]

@@ -344,11 +344,11 @@ def _columns(
         "microbatch": "microbatch" in places or "global_batch" in places,
         "throughput": bool(figures),
     }
-    lacks = [said for key, said in NEEDED.items() if not there.get(key, key in places)]
+    lacks = [need for key, need in NEEDED.items() if not there.get(key, key in places)]
     if lacks:
-        found = ", ".join(shown(head) for head in heads if head) or "none"
+        names = ", ".join(shown(head) for head in heads if head) or "none"
         raise ScenarioError(
-            f"{path}: lacks a column for {'; '.join(lacks)}. Columns found: {found}."
+            f"{path}: lacks a column for {'; '.join(lacks)}. Columns found: {names}."
         )
     return places, figures, unused
 
@@ -437,21 +437,21 @@ def _cluster(base: Path, cell: Mapping[str, str], gpus: int) -> tuple[Raw, str |
             raise _RowError(f"machine: {unknown_name('machine', name, MACHINES.names())}")
     if not name and not device:
         raise _RowError("machine: is empty; give a machine, or a device.")
-    found = catalogue_device(device) if device else None
-    if device and found is None:
+    device_name = catalogue_device(device) if device else None
+    if device and device_name is None:
         known = DEVICES.names()
         raise _RowError(f"device: {unknown_name('device', device, known, close_devices(device))}")
     file = str(base / name) if is_file(name) else name
     try:
-        place = place_of(file or None, None if name else found, size)
+        place = place_of(file or None, None if name else device_name, size)
     except ScenarioError as error:
-        said = error.problems[0].removeprefix("--machine: ").removeprefix("--device ")
-        raise _RowError(f"{'machine' if name else 'device'}: {said}") from None
+        problem = error.problems[0].removeprefix("--machine: ").removeprefix("--device ")
+        raise _RowError(f"{'machine' if name else 'device'}: {problem}") from None
     cluster = {**place.cluster}
     if name:
         cluster["machine"] = name
-        if found and place.figures.get("device") != found:
-            cluster["device"] = found
+        if device_name and place.figures.get("device") != device_name:
+            cluster["device"] = device_name
     return cluster, place.assumed
 
 
@@ -467,10 +467,12 @@ def _batch(cell: Mapping[str, str], gpus: int) -> tuple[int, int]:
         return micro, accum or 1
     parts = gpus * (accum or 1) if micro is None else gpus * micro
     if total % parts or (micro is not None and accum and total != parts * accum):
-        said = f"{gpus} GPUs"
-        said += f" x microbatch {micro}" if micro else ""
-        said += f" x grad_accum {accum}" if accum else ""
-        raise _RowError(f"global_batch: {total} is not a multiple of {said}; correct one of them.")
+        factors = f"{gpus} GPUs"
+        factors += f" x microbatch {micro}" if micro else ""
+        factors += f" x grad_accum {accum}" if accum else ""
+        raise _RowError(
+            f"global_batch: {total} is not a multiple of {factors}; correct one of them."
+        )
     return (total // parts, accum or 1) if micro is None else (micro, total // parts)
 
 
@@ -547,16 +549,19 @@ def scenarios_from_table(
         scenario, refused = _GroupedRows(table.path, folder, compute, source).build(group, used)
         left_out |= refused
         made += [] if scenario is None else [scenario]
-    kept = set(chain.from_iterable(one.lines for one in made))
+    kept = set(chain.from_iterable(rows_used.lines for rows_used in made))
     reasons = tuple(LeftOutRow(n, why) for n, why in sorted(left_out.items()) if n not in kept)
     if not made:
-        lines = [f"{path}: line {one.line}: {one.reason}" for one in reasons[:SHOWN_REASONS]]
+        lines = [
+            f"{path}: line {rows_used.line}: {rows_used.reason}"
+            for rows_used in reasons[:SHOWN_REASONS]
+        ]
         more = len(reasons) - SHOWN_REASONS
         lines += [f"{path}: and {more} more rows, none of which is a point."] if more > 0 else []
         raise ScenarioError(lines)
     defaults = {"precision": "full", "strategy": "ddp"}
     assumed = [f"{name} {value}" for name, value in defaults.items() if name not in table.places]
-    assumed += [one.assumed for one in made if one.assumed]
+    assumed += [rows_used.assumed for rows_used in made if rows_used.assumed]
     unique = tuple(dict.fromkeys(assumed))
     return TableScenarios(str(path), tuple(made), reasons, tuple(table.unused), unique)
 
@@ -699,9 +704,9 @@ class _GroupedRows:
         varies = [len({row.size[n] for row in rows}) > 1 for n in range(3)]
         noise, points = max(row.noise for row in rows), list[Raw]()
         for (gpus, microbatch, accum), equal in sorted(sizes.items()):
-            first, each = equal[0], [row.seconds(tokens) for row in equal]
-            mean = fmean(each)
-            noise = max(noise, (max(each) - min(each)) / 2 / mean)
+            first, times = equal[0], [row.seconds(tokens) for row in equal]
+            mean = fmean(times)
+            noise = max(noise, (max(times) - min(times)) / 2 / mean)
             chosen: Raw = {"cluster.world_size": gpus}
             if gpus == 1 and not _is_alone(strategy) and not _is_offloaded(strategy):
                 chosen["strategy"] = "single"
@@ -723,10 +728,10 @@ class _GroupedRows:
             notes = [row.note for row in equal if row.note]
             points.append({**point, **({"note": "; ".join(notes)} if notes else {})})
         sources = list(dict.fromkeys(row.source for row in rows if row.source))
-        found: Raw = {"source": self.source or "; ".join(sources) or self.path.name}
+        measured: Raw = {"source": self.source or "; ".join(sources) or self.path.name}
         if noise:
-            found["noise"] = format_percent(float(f"{noise:.2g}"))
-        return {**found, "points": points}
+            measured["noise"] = format_percent(float(f"{noise:.2g}"))
+        return {**measured, "points": points}
 
     def _written(
         self, rows: Sequence[MeasuredRow], raw: Raw, compute: str, used: set[str]
@@ -746,12 +751,12 @@ class _GroupedRows:
         gpus = sorted({row.gpus for row in rows})
         size = f"{gpus[0]} to {gpus[-1]} GPUs" if len(gpus) > 1 else f"{gpus[0]} GPU"
         size += "s" if len(gpus) == 1 and gpus[0] > 1 else ""
-        said = "of the rows of one GPU" if compute != DATA_SHEET else "by the device's data sheet"
+        source = "of the rows of one GPU" if compute != DATA_SHEET else "by the device's data sheet"
         lines = [row.line for row in rows]
         where = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
         head = [
             f"# How long are steps of {title} on {place} with {strategy}, on {size}?",
-            f"# From {self.path.name}, {where}; compute is {said}.",
+            f"# From {self.path.name}, {where}; compute is {source}.",
             *([f"# Assumed: {shared['assumed']}."] if shared["assumed"] else []),
         ]
         raw = move_paths(raw, self.path.parent.resolve(), self.folder.resolve())
@@ -778,19 +783,19 @@ def _shared(rows: Sequence[MeasuredRow]) -> Raw:
 
 def _batch_keys(largest: MeasuredRow, is_whole: bool, accumulates: bool) -> Raw:
     """Keys of the batch of the largest row."""
-    found: Raw = {"microbatch": largest.microbatch}
+    keys: Raw = {"microbatch": largest.microbatch}
     if is_whole:  # one batch for all devices
-        found = {"global_batch": largest.samples}
-    return {**found, **({"grad_accum": largest.grad_accum} if accumulates else {})}
+        keys = {"global_batch": largest.samples}
+    return {**keys, **({"grad_accum": largest.grad_accum} if accumulates else {})}
 
 
 def _of_one_gpu(rows: Sequence[MeasuredRow], tokens: int) -> dict[int, float]:
     """Mean step times [s] of one GPU, by microbatch, without accumulation."""
-    found: dict[int, list[float]] = {}
+    times_of: dict[int, list[float]] = {}
     for row in rows:
         if row.gpus == 1 and row.grad_accum == 1 and row.role != "predicted":
-            found.setdefault(row.microbatch, []).append(row.seconds(tokens))
-    return {size: fmean(each) for size, each in found.items()}
+            times_of.setdefault(row.microbatch, []).append(row.seconds(tokens))
+    return {size: fmean(times) for size, times in times_of.items()}
 
 
 def _is_offloaded(strategy: Any) -> bool:

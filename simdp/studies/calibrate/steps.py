@@ -72,14 +72,14 @@ class StepsFit(NamedTuple):
     others: list[MeasuredStep]
 
 
-def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
+def fit_steps(paths: Sequence[Path], wanted_keys: Sequence[str] = ()) -> StepsFit:
     """Fit constants to the calibration points of scenarios.
 
     Parameters
     ----------
     paths : sequence of Path
         Scenarios with ``measured:``, and folders with such; all of one cluster.
-    asked : sequence of str
+    wanted_keys : sequence of str
         Keys of the scenarios, ``collectives.cost.hop.inter``; or with bounds,
         ``cluster.overheads.message=10us:10ms``; or of one scenario only, by its name,
         ``my_bert:workload.host.step=1ms:9ms``. By default those of `USUAL` that the points allow.
@@ -95,7 +95,7 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
         raise ScenarioError(
             "calibrate: no point has role: calibration; set it for the points to fit."
         )
-    constants = [_constant(text, points) for text in asked] or _usual(points)
+    constants = [_constant(text, points) for text in wanted_keys] or _usual(points)
     keys = [constant.key for constant in constants]
     if len({*keys}) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
@@ -108,13 +108,13 @@ def fit_steps(paths: Sequence[Path], asked: Sequence[str] = ()) -> StepsFit:
             f"calibrate: {len(used)} calibration points depend on the {len(constants)} "
             "constants that are to be fitted; fit fewer, or measure more."
         )
-    found = fit_watched(used, constants)
+    fit = fit_watched(used, constants)
     others = [step for step in steps if not step.is_calibration]
     slopes = np.zeros((0, len(constants)))
     if others:
         predict = predictor([Watched(step) for step in others], constants)
-        slopes = jacobian(predict, found.values, 0.01)
-    return StepsFit(found, [one.step for one in used], slopes, others)
+        slopes = jacobian(predict, fit.values, 0.01)
+    return StepsFit(fit, [used_step.step for used_step in used], slopes, others)
 
 
 class Watched:
@@ -161,20 +161,22 @@ def fit_watched(
 
 def measured_steps(paths: Sequence[Path]) -> list[MeasuredStep]:
     """List every measured step of some scenarios."""
-    found = []
+    steps = []
     for scenario in load_measured(paths).values():
         measured = scenario.measured
         assert measured is not None
         points, _ = scenario.measured_scenarios()
-        each = zip(measured.points, with_common_workloads(points), strict=True)
-        for point, made in each:
-            said = ", ".join(f"{key.split('.')[-1]}={value}" for key, value in point.set.items())
+        pairs = zip(measured.points, with_common_workloads(points), strict=True)
+        for point, made in pairs:
+            settings = ", ".join(
+                f"{key.split('.')[-1]}={value}" for key, value in point.set.items()
+            )
             samples = made.workload.samples_per_step(made.cluster.world_size)
             seconds, role = point.seconds(samples), point.role
-            title = f"{scenario.name}: {said}"
+            title = f"{scenario.name}: {settings}"
             fits = role == "calibration"
-            found.append(MeasuredStep(title, made, made.resolved(), seconds, fits, measured.noise))
-    return found
+            steps.append(MeasuredStep(title, made, made.resolved(), seconds, fits, measured.noise))
+    return steps
 
 
 def predictor(
@@ -189,8 +191,10 @@ def predictor(
         sets = np.atleast_2d(values)
         times = np.array(
             [
-                one.stopwatch.step_times([change(one, constants, each) for each in sets])
-                for one in points
+                point.stopwatch.step_times(
+                    [change(point, constants, set_values) for set_values in sets]
+                )
+                for point in points
             ]
         )
         return times[:, 0] if values.ndim == 1 else times.T
@@ -200,12 +204,12 @@ def predictor(
 
 def written(constants: Sequence[Constant], values: Sequence[float] | Floats) -> dict[str, Any]:
     """Values as in YAML, by key."""
-    found: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
     for constant, value in zip(constants, values, strict=True):
         rounded = float(f"{value:.12g}")
         dimension = constant.dimension
-        found[constant.key] = format_quantity(rounded, dimension) if dimension else rounded
-    return found
+        texts[constant.key] = format_quantity(rounded, dimension) if dimension else rounded
+    return texts
 
 
 def _is_for(key: str, point: MeasuredStep) -> bool:
@@ -389,11 +393,11 @@ def weighted_mean(estimates: Sequence[Estimate]) -> float:
     The best linear unbiased one (Aitken, "On least squares and linear combination of observations",
     1935). An estimate without a spread is taken as it is.
     """
-    exact = [one.seconds for one in estimates if one.spread == 0]
+    exact = [estimate.seconds for estimate in estimates if estimate.spread == 0]
     if exact:
         return exact[0]
-    weights = np.array([one.spread**-2 for one in estimates])
-    logs = np.log([one.seconds for one in estimates])
+    weights = np.array([estimate.spread**-2 for estimate in estimates])
+    logs = np.log([estimate.seconds for estimate in estimates])
     return float(np.exp(product(weights, logs) / weights.sum()))
 
 

@@ -68,8 +68,8 @@ def compare_results(a: Input, b: Input, *, attribution: bool = True) -> Differen
         return _beside_traces(first, second)
     pairs, budget = matched(first, second), Budget()
     notes, points = dict[str, None](), list[PointDifference]()
-    for one, other in pairs:
-        here, there = first.point(one, first.base), second.point(other, first.base)
+    for number, other in pairs:
+        here, there = first.point(number, first.base), second.point(other, first.base)
         changes = _keys(here, there, first, budget if attribution else None)
         points.append(_point(here, there, changes))
         notes.update(dict.fromkeys(_notes(here, there, first, second)))
@@ -91,12 +91,12 @@ def _keys(
     """Keys that differ, each with its effect where that is known."""
     changed = differing(here.raw, there.raw)
     if len(changed) == 1:
-        (one,), m, n = changed, here.result.metrics, there.result.metrics
+        (change,), m, n = changed, here.result.metrics, there.result.metrics
         parts = {name: n[name] - m[name] for name in parts_of_result(here.result, False)}
         total = n["step_time_s"] - m["step_time_s"]
-        return [KeyChange(one.key, one.a, one.b, total, total, total, parts)]
+        return [KeyChange(change.key, change.a, change.b, total, total, total, parts)]
     if budget is None or not (here.loads and there.loads):
-        return [KeyChange(one.key, one.a, one.b) for one in changed]
+        return [KeyChange(change.key, change.a, change.b) for change in changed]
     steps = min(steps_of(point.raw, point.result) for point in (here, there))
     return attributed(here.raw, there.raw, first.base, steps, changed, budget)
 
@@ -104,7 +104,7 @@ def _keys(
 def _point(here: ResultPoint, there: ResultPoint, keys: list[KeyChange]) -> PointDifference:
     a, b = here.result, there.result
     step_a, step_b = a.metrics["step_time_s"], b.metrics["step_time_s"]
-    known = [one.seconds for one in keys if one.seconds is not None]
+    known = [key.seconds for key in keys if key.seconds is not None]
     return PointDifference(
         {**a.set, **b.set},
         step_a,

@@ -53,7 +53,7 @@ def attributed(
 
     ``steps`` are those of the shorter result; ``budget`` is reduced.
     """
-    plain = [KeyChange(one.key, one.a, one.b) for one in changed]
+    plain = [KeyChange(key.key, key.a, key.b) for key in changed]
     needed = 2 * len(changed) + 4
     if len(changed) > MAX_KEYS or needed > budget.runs:
         budget.spent = budget.spent or bool(changed)
@@ -63,23 +63,25 @@ def attributed(
     if first is None or last is None:
         return plain
 
-    def alone(one: Differing) -> list[dict[str, float] | None]:
+    def alone(key: Differing) -> list[dict[str, float] | None]:
         return [
-            _less(budget.metrics(with_b(a, one), base, steps), first),
-            _less(last, budget.metrics(with_a(b, one), base, steps)),
+            _less(budget.metrics(with_b(a, key), base, steps), first),
+            _less(last, budget.metrics(with_a(b, key), base, steps)),
         ]
 
-    found = [_with(change, alone(one)) for one, change in zip(changed, plain, strict=True)]
-    left = [n for n, change in enumerate(found) if change.seconds is None]
+    key_changes = [_with(change, alone(key)) for key, change in zip(changed, plain, strict=True)]
+    left = [n for n, change in enumerate(key_changes) if change.seconds is None]
     if 1 < len(left) < len(changed):  # keys that are valid only together
         joint = Differing("", None, None, tuple(leaf for n in left for leaf in changed[n].leaves))
         head, *others = left
-        said = _with(plain[head], alone(joint))
-        if said.seconds is not None:
-            found[head] = replace(said, together=tuple(changed[n].key for n in others))
+        joint_change = _with(plain[head], alone(joint))
+        if joint_change.seconds is not None:
+            key_changes[head] = replace(
+                joint_change, together=tuple(changed[n].key for n in others)
+            )
             for n in others:
-                found[n] = replace(plain[n], together=(changed[head].key,))
-    return sorted(found, key=lambda change: -abs(change.seconds or 0.0))
+                key_changes[n] = replace(plain[n], together=(changed[head].key,))
+    return sorted(key_changes, key=lambda change: -abs(change.seconds or 0.0))
 
 
 def _with(change: KeyChange, ways: Sequence[dict[str, float] | None]) -> KeyChange:
@@ -109,12 +111,12 @@ def _metrics(raw: Raw, base: Path, steps: int) -> Metrics | None:
     short = variant(scenario, {}, steps)
     if short is None:
         return None
-    found = times_alone(short)
-    if found is None and is_short(short):
-        found = simulate(short)
-    if found is None:
+    result = times_alone(short)
+    if result is None and is_short(short):
+        result = simulate(short)
+    if result is None:
         return None
-    metrics: dict[str, Any] = found.metrics
+    metrics: dict[str, Any] = result.metrics
     return {name: float(metrics[name]) for name in STEP_PARTS}
 
 
@@ -149,19 +151,19 @@ Known = dict[tuple[str, Unit], float | None]
 
 def parts_of_result(result: Result, beside_trace: bool) -> Values:
     """Parts of a step by name, which sum to it [s]."""
-    found = {name: float(result.metrics[name]) for name in STEP_PARTS[1:]}
+    parts = {name: float(result.metrics[name]) for name in STEP_PARTS[1:]}
     if not beside_trace:
-        return found
-    return {TOGETHER: found.pop("compute_s") + found.pop("update_s"), **found}
+        return parts
+    return {TOGETHER: parts.pop("compute_s") + parts.pop("update_s"), **parts}
 
 
-def parts_of_traces(found: Diagnosis) -> Values:
+def parts_of_traces(diagnosis: Diagnosis) -> Values:
     """Parts of a step of a real run: means over steps and ranks [s]."""
-    step = found.step_time_s or 0.0
+    step = diagnosis.step_time_s or 0.0
     known = {
-        TOGETHER: found.compute_s or 0.0,
-        "exposed_comm_s": found.transfer_s or 0.0,
-        "wait_s": found.wait_s or 0.0,
+        TOGETHER: diagnosis.compute_s or 0.0,
+        "exposed_comm_s": diagnosis.transfer_s or 0.0,
+        "wait_s": diagnosis.wait_s or 0.0,
     }
     return {**known, "other_s": step - sum(known.values())}
 
@@ -170,17 +172,17 @@ def part_changes(
     a: Values, b: Values, keys: Sequence[KeyChange], traces: Sequence[tuple[str, Diagnosis]]
 ) -> tuple[PartChange, ...]:
     """Compare parts, the largest change first, each with the keys and findings that explain it."""
-    found = []
+    changes = []
     for name in a:
         change = b[name] - a[name]
-        said = tuple(
-            f"{whose}: " * (len(traces) > 1) + f"{one.cause}: {one.evidence}"
+        causes = tuple(
+            f"{whose}: " * (len(traces) > 1) + f"{finding.cause}: {finding.evidence}"
             for whose, diagnosis in traces
-            for one in diagnosis.verdict
-            if CAUSES.get(one.cause) == name and one.worth >= LEAST_CAUSE
+            for finding in diagnosis.verdict
+            if CAUSES.get(finding.cause) == name and finding.worth >= LEAST_CAUSE
         )
-        found.append(PartChange(name, a[name], b[name], _keys_of(name, change, keys), said))
-    return tuple(sorted(found, key=lambda part: -abs(part.seconds)))
+        changes.append(PartChange(name, a[name], b[name], _keys_of(name, change, keys), causes))
+    return tuple(sorted(changes, key=lambda part: -abs(part.seconds)))
 
 
 def _keys_of(part: str, change: float, keys: Sequence[KeyChange]) -> tuple[str, ...]:
@@ -190,7 +192,10 @@ def _keys_of(part: str, change: float, keys: Sequence[KeyChange]) -> tuple[str, 
     if len(keys) == 1:
         return (keys[0].key,)
     named = ("compute_s", "update_s") if part == TOGETHER else (part,)
-    shares = {one.key: sum(one.parts.get(name, 0.0) for name in named) / change for one in keys}
+    shares = {
+        key_change.key: sum(key_change.parts.get(name, 0.0) for name in named) / change
+        for key_change in keys
+    }
     ranked = sorted(shares, key=lambda key: -shares[key])
     return tuple(key for key in ranked[:MAX_NAMED] if shares[key] >= LEAST_SHARE)
 
@@ -232,18 +237,20 @@ def _of_result(m: Mapping[str, Any], result: Result) -> Iterator[tuple[tuple[str
     yield ("last loss", "number"), losses[-1]
 
 
-def figures_of_traces(found: Diagnosis) -> Known:
+def figures_of_traces(diagnosis: Diagnosis) -> Known:
     """The same figures of a real run, if the trace has them."""
-    hidden, exposed = found.hidden_comm_s, found.exposed_comm_s
-    known: Known = {("ranks", "number"): found.world_size or found.num_ranks}
+    hidden, exposed = diagnosis.hidden_comm_s, diagnosis.exposed_comm_s
+    known: Known = {("ranks", "number"): diagnosis.world_size or diagnosis.num_ranks}
     if hidden is not None and exposed is not None:
         known["communication in all", "s"] = hidden + exposed
-    if found.buckets:
-        known["buckets", "number"] = len(found.buckets)
-        sizes = [ITEMSIZE.get(one.dtype) for one in found.buckets]
+    if diagnosis.buckets:
+        known["buckets", "number"] = len(diagnosis.buckets)
+        sizes = [ITEMSIZE.get(bucket.dtype) for bucket in diagnosis.buckets]
         if None not in sizes:
-            each = zip(found.buckets, sizes, strict=True)
-            known["in buckets", "bytes"] = sum(one.num_elements * (n or 0) for one, n in each)
+            sized = zip(diagnosis.buckets, sizes, strict=True)
+            known["in buckets", "bytes"] = sum(
+                bucket.num_elements * (n or 0) for bucket, n in sized
+            )
     return known
 
 

@@ -65,21 +65,21 @@ def differing(a: Raw, b: Raw) -> list[Differing]:
         place = leaf.place
         if machine_a != machine_b and _is_brought(place):
             place = tuple(MACHINE.split("."))
-        place = next((one for one in AS_ONE if place[: len(one)] == one), place)
+        place = next((section for section in AS_ONE if place[: len(section)] == section), place)
         groups.setdefault(".".join(map(str, place)), []).append(leaf)
-    found = []
-    for key, each in groups.items():
+    differences = []
+    for key, grouped_leaves in groups.items():
         place = tuple(key.split("."))
         if key == MACHINE:
-            found.append(Differing(key, machine_a, machine_b, tuple(each)))
-        elif len(each) == 1:
-            (leaf,) = each
-            found.append(Differing(".".join(map(str, leaf.place)), leaf.a, leaf.b, (leaf,)))
+            differences.append(Differing(key, machine_a, machine_b, tuple(grouped_leaves)))
+        elif len(grouped_leaves) == 1:
+            (leaf,) = grouped_leaves
+            differences.append(Differing(".".join(map(str, leaf.place)), leaf.a, leaf.b, (leaf,)))
         else:
-            parts = {leaf.place[len(place)] for leaf in each}
+            parts = {leaf.place[len(place)] for leaf in grouped_leaves}
             before, after = (_only(value_of(raw, key), parts) for raw in (a, b))
-            found.append(Differing(key, before, after, tuple(each)))
-    return found
+            differences.append(Differing(key, before, after, tuple(grouped_leaves)))
+    return differences
 
 
 def _is_brought(place: Place) -> bool:
@@ -102,8 +102,8 @@ def _walk(a: Any, b: Any, place: Place) -> Iterator[Leaf]:
         for key in dict.fromkeys([*a, *b]):
             yield from _walk(a.get(key), b.get(key), (*place, key))
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        for number, (one, other) in enumerate(zip(a, b, strict=True)):
-            yield from _walk(one, other, (*place, number))
+        for number, (value, other) in enumerate(zip(a, b, strict=True)):
+            yield from _walk(value, other, (*place, number))
     else:
         yield Leaf(place, a, b)
 
@@ -240,13 +240,13 @@ def _is_result(file: Path) -> bool:
         return b'"simdp":' in stream.read(200)
 
 
-def _with_steps(name: str, found: Diagnosis) -> Diagnosis:
-    if found.step_time_s is None:
+def _with_steps(name: str, diagnosis: Diagnosis) -> Diagnosis:
+    if diagnosis.step_time_s is None:
         raise ScenarioError(
             f"{name}: has no steps to compare: neither ProfilerStep nor Optimizer.step is in "
             "it; call profiler.step() after every step, and record again."
         )
-    return found
+    return diagnosis
 
 
 def _checked(name: str, study: Study) -> Study:
@@ -270,9 +270,9 @@ def _checked(name: str, study: Study) -> Study:
 
 def steps_of(raw: Raw, result: Result) -> int:
     """Number of steps of a point: set, or inferred from its result."""
-    asked = (raw.get("workload") or {}).get("steps")
-    if isinstance(asked, int):
-        return asked
+    num_steps = (raw.get("workload") or {}).get("steps")
+    if isinstance(num_steps, int):
+        return num_steps
     known = result.metrics.get("lr") or ()
     return len(known) or num_warm_up(2) + 1
 
@@ -292,18 +292,18 @@ def matched(a: ComparedResult, b: ComparedResult) -> Pairs:
     if len(a.results) == len(b.results) == 1:
         return [(0, 0)]
     sweeps = [given.results[0].set.keys() for given in (a, b)]
-    found: Pairs = []
+    pairs: Pairs = []
     if sweeps[0] == sweeps[1]:
-        found = _same([r.set for r in a.results], [r.set for r in b.results])
-    if not found:
+        pairs = _same([r.set for r in a.results], [r.set for r in b.results])
+    if not pairs:
         keys = list(dict.fromkeys([*sweeps[0], *sweeps[1]]))
-        found = _same(_values(a, keys), _values(b, keys))
-    if not found:
+        pairs = _same(_values(a, keys), _values(b, keys))
+    if not pairs:
         raise ScenarioError(
             f"{a.name} and {b.name}: have no point in common: {_said(a)}, and {_said(b)}; "
             "compare results with a point that sets the same in both."
         )
-    return found
+    return pairs
 
 
 def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, list[str]]:
@@ -312,12 +312,12 @@ def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, 
     A ScenarioError if none or several have as many.
     """
     world, sizes = traces.side.world_size, [point.world_size for point in result.results]
-    alike = [number for number, size in enumerate(sizes) if size == world]
-    if len(alike) == 1:
-        return alike[0], []
+    same_size = [number for number, size in enumerate(sizes) if size == world]
+    if len(same_size) == 1:
+        return same_size[0], []
     if len(sizes) == 1:
         return 0, [f"{result.name} has {sizes[0]} ranks, and {traces.name} {world}."]
-    how = f"has {len(alike)} points" if alike else "has no point"
+    how = f"has {len(same_size)} points" if same_size else "has no point"
     raise ScenarioError(
         f"{result.name}: {how} of {world} ranks, as many as {traces.name}: {_said(result)}; "
         "run only the point to compare with."
@@ -354,9 +354,9 @@ def value_of(raw: Raw, key: str) -> Any:
 
 def _said(given: ComparedResult) -> str:
     """The first points in words."""
-    each = [
+    settings = [
         ", ".join(f"{key}={written(value)}" for key, value in point.set.items()) or "no sweep"
         for point in given.results
     ]
-    more = f" and {len(each) - MAX_NAMED} more" if len(each) > MAX_NAMED else ""
-    return f"{given.name} has {'; '.join(each[:MAX_NAMED])}{more}"
+    more = f" and {len(settings) - MAX_NAMED} more" if len(settings) > MAX_NAMED else ""
+    return f"{given.name} has {'; '.join(settings[:MAX_NAMED])}{more}"

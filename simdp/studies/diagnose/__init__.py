@@ -74,9 +74,9 @@ def diagnose(
     """
     if isinstance(traces, str | Path):
         traces = [traces]
-    if all(isinstance(one, RankTrace) for one in traces):
+    if all(isinstance(trace, RankTrace) for trace in traces):
         return _of_traces(cast("Sequence[RankTrace]", traces), machine, remedies)
-    return _of_files([Path(cast("str", one)) for one in traces], machine, remedies, model)
+    return _of_files([Path(cast("str", trace)) for trace in traces], machine, remedies, model)
 
 
 def _of_files(paths: Sequence[Path], machine: str | None, remedies: bool, model: Any) -> Diagnosis:
@@ -107,8 +107,10 @@ def _of_files(paths: Sequence[Path], machine: str | None, remedies: bool, model:
                 *files.unread,
             ]
         )
-    found = joined(parts)
-    return replace(found, remarks=(*found.remarks, *(f"Not read: {line}" for line in files.unread)))
+    diagnosis = joined(parts)
+    return replace(
+        diagnosis, remarks=(*diagnosis.remarks, *(f"Not read: {line}" for line in files.unread))
+    )
 
 
 def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool) -> Diagnosis:
@@ -123,7 +125,7 @@ def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool)
     verdict = [disagreement(row) for row in differing[:1]]
     verdict += findings(case, critical, lacks)
     buckets = Buckets() if lacks else buckets_of(case.lines)
-    found = Diagnosis(
+    diagnosis = Diagnosis(
         source=traces[0].source,
         num_ranks=len(traces),
         **_means(ranks, steps),
@@ -151,13 +153,13 @@ def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool)
         remarks=tuple(dict.fromkeys([*_remarks(case, lacks)])),
     )
     if not remedies:
-        return found
-    helped = with_remedies(found.verdict, traces, machine)
+        return diagnosis
+    helped = with_remedies(diagnosis.verdict, traces, machine)
     return replace(
-        found,
+        diagnosis,
         verdict=helped.verdict,
         replayed_s=helped.replayed_s,
-        remarks=(*found.remarks, *helped.remarks),
+        remarks=(*diagnosis.remarks, *helped.remarks),
     )
 
 

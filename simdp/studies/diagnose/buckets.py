@@ -40,9 +40,9 @@ def buckets_of(lines: Sequence[RankTimeline]) -> Buckets:
     """Find the buckets of a job."""
     for name in ("all_reduce", "reduce_scatter"):
         for line in lines:
-            found = _usual(_by_step(line, name))
-            if found:
-                rows = tuple(BucketRow(*bucket) for bucket in found)
+            usual = _usual(_by_step(line, name))
+            if usual:
+                rows = tuple(BucketRow(*bucket) for bucket in usual)
                 return Buckets(rows, rule_in_words(rows) if name == "all_reduce" else None)
     return Buckets()
 
@@ -81,11 +81,11 @@ def _period(sent: Sequence[tuple[int, str]]) -> Sent:
     return tuple(sent)
 
 
-def rule_in_words(found: Sequence[BucketRow]) -> str | None:
+def rule_in_words(buckets: Sequence[BucketRow]) -> str | None:
     """Describe how buckets compare with torch's rule; None without buckets."""
-    if not found or any(row.dtype not in ITEMSIZE for row in found):
+    if not buckets or any(row.dtype not in ITEMSIZE for row in buckets):
         return None
-    elements = [row.num_elements for row in found]
+    elements = [row.num_elements for row in buckets]
     for name in PRESETS.mentioning(f"{sum(elements):,}"):
         if elements == preset_buckets(name):
             return f"as torch's rule makes them of {name} by default"
@@ -165,7 +165,7 @@ def _verdict(
 ) -> tuple[Finding, ...]:
     if not step or compute is None or exposed is None:
         return ()
-    found = [
+    findings = [
         Finding(
             "exposed_communication",
             exposed / step,
@@ -182,7 +182,7 @@ def _verdict(
             seconds=compute,
         ),
     ]
-    return tuple(found if exposed >= WORTH * step else found[::-1])
+    return tuple(findings if exposed >= WORTH * step else findings[::-1])
 
 
 WORTH = 0.1  # as in `simdp.studies.diagnose.verdict`

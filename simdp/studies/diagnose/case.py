@@ -52,8 +52,8 @@ class Case:
 
     def expected_times(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, float]:
         """Expected times of transfers: of the machine, or the quickest of like groups [s]."""
-        found = {size: expected_time(size, self.expected, self.least_seen) for size in sizes}
-        return {size: value for size, value in found.items() if np.isfinite(value)}
+        times = {size: expected_time(size, self.expected, self.least_seen) for size in sizes}
+        return {size: value for size, value in times.items() if np.isfinite(value)}
 
     @property
     def has_steps(self) -> bool:
@@ -63,17 +63,17 @@ class Case:
     @property
     def window(self) -> Floats:
         """Length of each step on each rank's device, shape `(num_steps, num_ranks)` [s]."""
-        return self._by_step([each.window for each in self.charged])
+        return self._by_step([charges.window for charges in self.charged])
 
     def charge(self, kind: str) -> Floats:
         """Time that is charged to one of `KINDS`, shape `(num_steps, num_ranks)` [s]."""
         assert kind in KINDS
-        return self._by_step([each.of[kind] for each in self.charged])
+        return self._by_step([charges.of[kind] for charges in self.charged])
 
     @property
     def blamed(self) -> Floats:
         """Waiting time by rank and cause, shape `(num_steps, num_ranks, num_ranks + 1)` [s]."""
-        return self._by_step([each.blamed for each in self.charged])
+        return self._by_step([charges.blamed for charges in self.charged])
 
     def _by_step(self, columns: Sequence[Floats]) -> Floats:
         return np.stack([column[self.at[:, i]] for i, column in enumerate(columns)], axis=1)
@@ -95,41 +95,43 @@ def case_of(traces: Sequence[RankTrace], machine: str | None) -> Case:
         If there is no such machine, or ranks share no step, or no collective.
     """
     lines = [timeline(trace, place) for place, trace in enumerate(traces)]
-    found = match(lines)
-    check_shared(traces, found)
+    matches = match(lines)
+    check_shared(traces, matches)
     least = shortest_of_like(lines)
-    transfers = transfer_times(found, least)
-    calls = [calls_of(lines, place, found, transfers, least) for place in range(len(lines))]
+    transfers = transfer_times(matches, least)
+    calls = [calls_of(lines, place, matches, transfers, least) for place in range(len(lines))]
     numbers = _common(lines)
     check_steps(traces, len(numbers))
     at = np.array(
         [[int(np.flatnonzero(line.number == n)[0]) for line in lines] for n in numbers.tolist()]
     ).reshape(len(numbers), len(lines))
     world_size = _world_size(lines)
-    sizes = [_sizes(line, each, world_size) for line, each in zip(lines, calls, strict=True)]
+    sizes = [
+        _sizes(line, rank_calls, world_size) for line, rank_calls in zip(lines, calls, strict=True)
+    ]
     reference = _reference(traces, machine, world_size)
     expected = reference.seconds(size for rank in sizes for size in rank.values())
     if reference.is_given:
         calls = [
-            untraced_waits(each, known, expected, found.every)
-            for each, known in zip(calls, sizes, strict=True)
+            untraced_waits(rank_calls, known, expected, matches.every)
+            for rank_calls, known in zip(calls, sizes, strict=True)
         ]
     charged = [
-        charges(line, float(found.offset[place]), calls[place], len(lines))
+        charges(line, float(matches.offset[place]), calls[place], len(lines))
         for place, line in enumerate(lines)
     ]
     least_seen = _least_seen(calls, sizes)
     excess = np.zeros(at.shape)
     for rank, line in enumerate(lines):
-        until = (line.end - found.offset[rank])[at[:, rank]]
-        begin = (line.begin - found.offset[rank])[at[:, rank]]
+        until = (line.end - matches.offset[rank])[at[:, rank]]
+        begin = (line.begin - matches.offset[rank])[at[:, rank]]
         if line.trace.on_host and not reference.is_given:
             continue  # threads of a busy host are no links
         for place, size in sizes[rank].items():
             call = calls[rank][place]
             over = _excess(call, expected_time(size, expected, least_seen))
             excess[(begin < call.end) & (call.end <= until), rank] += over
-    shared = lines, found, calls, charged, numbers, at
+    shared = lines, matches, calls, charged, numbers, at
     return Case(*shared, reference, expected, sizes, excess, least_seen)
 
 
@@ -184,7 +186,7 @@ def _sizes(
     line: RankTimeline, calls: Sequence[CollectiveCharge], world_size: int
 ) -> dict[int, CollectiveSize]:
     """Sizes of a rank's collectives that the trace has, by their places in ``calls``."""
-    columns, found = line.trace.collectives, dict[int, CollectiveSize]()
+    columns, size_of = line.trace.collectives, dict[int, CollectiveSize]()
     for place, call in enumerate(calls):
         at = call.place
         size = int(columns.group_size[at])
@@ -194,8 +196,8 @@ def _sizes(
         group = line.trace.groups.get(str(columns.group[at]))
         ranks = group.ranks if group is not None else None
         if whole is not None and size > 1:
-            found[place] = CollectiveSize(name, whole, ranks or tuple(range(size)))
-    return found
+            size_of[place] = CollectiveSize(name, whole, ranks or tuple(range(size)))
+    return size_of
 
 
 def _common(lines: Sequence[RankTimeline]) -> Ints:

@@ -107,9 +107,9 @@ class StepCharges:
     launch: Instants  # gaps in which the host is at other work [s]
 
 
-def transfer_times(found: MatchedTraces, least: Mapping[Like, float]) -> list[float]:
+def transfer_times(matches: MatchedTraces, least: Mapping[Like, float]) -> list[float]:
     """Time of each matched collective from when its last rank comes, by the traces [s]."""
-    return [_transfer(collective, least) for collective in found.every]
+    return [_transfer(collective, least) for collective in matches.every]
 
 
 def shortest_of_like(lines: Sequence[RankTimeline]) -> dict[Like, float]:
@@ -134,7 +134,7 @@ def _transfer(collective: MatchedCollective, least: Mapping[Like, float]) -> flo
 def calls_of(
     lines: Sequence[RankTimeline],
     place: int,
-    found: MatchedTraces,
+    matches: MatchedTraces,
     transfers: Sequence[float],
     least: Mapping[Like, float],
 ) -> list[CollectiveCharge]:
@@ -146,7 +146,7 @@ def calls_of(
         Of all ranks.
     place : int
         Place of the rank.
-    found : MatchedTraces
+    matches : MatchedTraces
         Its collectives and those of the others.
     transfers : sequence of float
         As from `transfer_times` [s].
@@ -156,30 +156,30 @@ def calls_of(
     line, calls = lines[place], lines[place].trace.collectives
     matched = {
         int(collective.places[i]): number
-        for number, collective in enumerate(found.every)
+        for number, collective in enumerate(matches.every)
         for i in np.flatnonzero(collective.ranks == place).tolist()
     }
     listed = list[CollectiveCharge]()
-    for one in sorted({*matchable(line).tolist(), *matched}):
-        start, end = (float(t[one] - found.offset[place]) for t in (calls.start, calls.end))
-        if one in matched:
-            number = matched[one]
-            collective = found.every[number]
+    for call in sorted({*matchable(line).tolist(), *matched}):
+        start, end = (float(t[call] - matches.offset[place]) for t in (calls.start, calls.end))
+        if call in matched:
+            number = matched[call]
+            collective = matches.every[number]
             middle = max(start, end - transfers[number])
             if collective.one_clock:
                 middle = max(start, min(float(collective.start.max()), end))
             late = collective.last if collective.shortest <= 1.5 * transfers[number] else UNKNOWN
             listed.append(
                 CollectiveCharge(
-                    start, middle, end, UNKNOWN if late == place else late, number, one
+                    start, middle, end, UNKNOWN if late == place else late, number, call
                 )
             )
             continue
-        key = (str(calls.group[one]), *signature_of(line, one))
-        size = int(calls.group_size[one])
-        known = signature_of(line, one).num_elements >= 0 and size != 1
+        key = (str(calls.group[call]), *signature_of(line, call))
+        size = int(calls.group_size[call])
+        known = signature_of(line, call).num_elements >= 0 and size != 1
         middle = max(start, end - least[key]) if known else start
-        listed.append(CollectiveCharge(start, middle, end, UNKNOWN, -1, one))
+        listed.append(CollectiveCharge(start, middle, end, UNKNOWN, -1, call))
     return listed
 
 
@@ -220,7 +220,7 @@ def charges(
     sets["input"] = sets["input"].plus(copied)
     return StepCharges(
         window=until - begin,
-        of={kind: found.within(begin, until) for kind, found in sets.items()},
+        of={kind: instants.within(begin, until) for kind, instants in sets.items()},
         blamed=_blamed(calls, wait, begin, until, num_ranks),
         transferred=sent.within(begin, until),
         starved=len(late.start) / max(line.num_steps, 1),
@@ -236,7 +236,7 @@ def _instants(trace: RankTrace, chosen: Bools, offset: float) -> Instants:
 
 def _busy(trace: RankTrace, uses: KernelUses, offset: float) -> dict[str, Instants]:
     """When kernels other than collectives and copies from the host run, by kind."""
-    found, taken = dict[str, Instants](), NOTHING
+    instants_of, taken = dict[str, Instants](), NOTHING
     for kind, chosen in (
         ("compute", uses.works),
         ("copies", uses.copies),
@@ -245,24 +245,24 @@ def _busy(trace: RankTrace, uses: KernelUses, offset: float) -> dict[str, Instan
         ("compile", uses.compiles),
         ("search", uses.searches),
     ):
-        found[kind] = _instants(trace, chosen, offset).without(taken)
-        taken = taken.plus(found[kind])
-    return found
+        instants_of[kind] = _instants(trace, chosen, offset).without(taken)
+        taken = taken.plus(instants_of[kind])
+    return instants_of
 
 
 def _idle(host: HostEvents, late: Instants, reads: Instants, offset: float) -> dict[str, Instants]:
     """Divide the gaps in which the host is late by what it did, for each kind of `HOST_LATE`."""
-    found = dict[str, Instants]()
+    instants_of = dict[str, Instants]()
     for kind, at in (
         ("input", fetching(host, offset)),
         ("compile", compiling(host, offset)),
         ("search", searching(host, offset)),
     ):
-        found[kind] = late.both(at)
-        late = late.without(found[kind])
-    found["sync"] = synchronising(host, late, offset).plus(behind(reads, late))
-    found["launch"] = late.without(found["sync"])
-    return found
+        instants_of[kind] = late.both(at)
+        late = late.without(instants_of[kind])
+    instants_of["sync"] = synchronising(host, late, offset).plus(behind(reads, late))
+    instants_of["launch"] = late.without(instants_of["sync"])
+    return instants_of
 
 
 def _union(pairs: Sequence[tuple[float, float]]) -> Instants:
@@ -332,14 +332,14 @@ def untraced_waits(
     if len(lasted) < 2:
         return list(calls)
     factor = max(1.0, min(min(times) / expected[size].usual for size, times in lasted.items()))
-    found = list(calls)
+    charged = list(calls)
     for place in alone:
         call, takes = calls[place], factor * expected[sizes[place]].usual
         middle = max(call.start, call.middle, call.end - takes)
-        found[place] = replace(
+        charged[place] = replace(
             call, middle=middle, late=UNKNOWN if middle > call.middle else call.late
         )
-    return found
+    return charged
 
 
 def is_steady(waits: Sequence[float]) -> bool:
@@ -409,17 +409,21 @@ def lateness(waits: Floats, blamed: Floats) -> Lateness:
     part = _part(gains, spare)
     straggling = total * part
     often = np.flatnonzero(chosen > num_steps / 2)
-    found = set(often.tolist()) if straggling > 0 else set()
+    late_ranks = set(often.tolist()) if straggling > 0 else set()
     mean = charged.mean(axis=0)
     doubtful = tuple[int, ...]()
-    if part > 1 / 2 and found and min(_chance(gains), _last_by_chance(late, found)) > CHANCE:
-        doubtful, straggling, found = tuple(sorted(found)), 0.0, set()
+    if (
+        part > 1 / 2
+        and late_ranks
+        and min(_chance(gains), _last_by_chance(late, late_ranks)) > CHANCE
+    ):
+        doubtful, straggling, late_ranks = tuple(sorted(late_ranks)), 0.0, set()
     return Lateness(
         cost,
         straggling,
         total - straggling,
-        tuple(sorted(found)),
-        _turns(mean, found),
+        tuple(sorted(late_ranks)),
+        _turns(mean, late_ranks),
         late,
         doubtful,
     )
@@ -438,14 +442,14 @@ def _chance(gains: Floats) -> float:
     return 2 * float(stdtr(len(gains) - 1, -float(gains.mean()) / error))
 
 
-def _last_by_chance(late: Floats, found: set[int]) -> float:
+def _last_by_chance(late: Floats, late_ranks: set[int]) -> float:
     """Probability that any one rank is last so often if all take turns; 1 for several ranks."""
     from scipy.stats import binom
 
-    if len(found) != 1:
+    if len(late_ranks) != 1:
         return 1.0
     num_steps, num_ranks = late.shape
-    often = int((late.argmax(axis=1) == next(iter(found))).sum())
+    often = int((late.argmax(axis=1) == next(iter(late_ranks))).sum())
     return float(min(num_ranks * binom.sf(often - 1, num_steps, 1 / num_ranks), 1.0))
 
 

@@ -50,7 +50,7 @@ class CriticalSteps:
     @property
     def uneven_s(self) -> float:
         """Time that steps take longer than others, mean of a step [s]."""
-        return sum(float(one.more.mean()) for one in self.uneven)
+        return sum(float(part.more.mean()) for part in self.uneven)
 
 
 def critical_steps(case: Case) -> CriticalSteps:
@@ -75,19 +75,19 @@ def critical_steps(case: Case) -> CriticalSteps:
             uneven.append(waited)
             known = known - waited.more
         for kind in ("sync", "launch", "other", "compile"):
-            found = _beyond(kind, of[kind], mean)
-            if found is not None:
-                uneven.append(found)
-                of[kind] = of[kind] - found.more
+            excess = _beyond(kind, of[kind], mean)
+            if excess is not None:
+                uneven.append(excess)
+                of[kind] = of[kind] - excess.more
         of["wait"] = known + unknown
     blamed_known = blamed[:, :, :-1]
     return CriticalSteps(
         rank,
         mean,
-        {kind: float(each.mean()) for kind, each in of.items()},
+        {kind: float(charge.mean()) for kind, charge in of.items()},
         float(unknown.mean()),
         lateness(blamed_known.sum(axis=2), blamed_known),
-        tuple(sorted(uneven, key=lambda one: -float(one.more.sum()))),
+        tuple(sorted(uneven, key=lambda part: -float(part.more.sum()))),
     )
 
 

@@ -105,7 +105,7 @@ class Evidence:
         products = of_kind(kernels, *PRODUCTS)[works]
         updates = of_kind(kernels, "optimizer")[works]
         updates |= self._in_update(kernels.launched[works])
-        found = [
+        uses = [
             ("matrix products and convolutions", float(lasted[products & ~updates].sum())),
             ("the optimizer's update", float(lasted[updates].sum())),
         ]
@@ -115,8 +115,8 @@ class Evidence:
             largest = short_name(kernels.names[int(named.argmax())])
             rest = float(lasted[others].sum())
             text = f"other kernels (most of all {largest} {seconds(float(named.max()))})"
-            found.append((text, rest))
-        return sorted(found, key=lambda item: -item[1])
+            uses.append((text, rest))
+        return sorted(uses, key=lambda item: -item[1])
 
     def _in_update(self, launched: Floats) -> Bools:
         """Which kernels were launched in the optimizer's step."""
@@ -180,15 +180,15 @@ class Evidence:
     def _phases(self) -> list[tuple[str, float]]:
         """The annotations that take the host longest, per step [s]."""
         line = self._line
-        host, found = line.trace.host, list[tuple[str, float]]()
+        host, phases = line.trace.host, list[tuple[str, float]]()
         for code in np.unique(host.name[host.kind == ANNOTATION]).tolist():
             name = host.names[code]
             if name.startswith(NOT_PHASES):
                 continue
             at = (host.kind == ANNOTATION) & (host.name == code)
             lasted = Instants.of(host.start[at], host.end[at]).length() / line.num_steps
-            found.append((GRAPH.sub("compiled graph", name), lasted))
-        return sorted(found, key=lambda item: -item[1])[:2]
+            phases.append((GRAPH.sub("compiled graph", name), lasted))
+        return sorted(phases, key=lambda item: -item[1])[:2]
 
     def synchronisation(self, value: float) -> str:
         """Time that the device waits since the host had waited for it."""
@@ -217,25 +217,25 @@ class Evidence:
     def uneven(self) -> tuple[tuple[int, ...], str]:
         """Ranks and words for steps that take longer than the others."""
         case, critical = self._case, self._critical
-        told, ranks = list[str](), set[int]()
-        for one in critical.uneven[:2]:
-            numbers = [int(case.numbers[place]) for place in one.places.tolist()]
+        sentences, ranks = list[str](), set[int]()
+        for part in critical.uneven[:2]:
+            numbers = [int(case.numbers[place]) for place in part.places.tolist()]
             listed = ", ".join(map(str, numbers[:4])) + (" ..." if len(numbers) > 4 else "")
             which = f"step{'s' * (len(numbers) > 1)} {listed}"
-            most = int(one.more.argmax())
+            most = int(part.more.argmax())
             text = f"{which} (of {len(case.numbers)} traced) take{'s' * (len(numbers) == 1)} up to "
-            text += f"{seconds(float(one.more.max()))} longer than the others {UNEVEN[one.what]}"
-            if one.usual > 0:
-                text += f" ({1 + float(one.more.max()) / one.usual:.3g} times as long)"
+            text += f"{seconds(float(part.more.max()))} longer than the others {UNEVEN[part.what]}"
+            if part.usual > 0:
+                text += f" ({1 + float(part.more.max()) / part.usual:.3g} times as long)"
             place = int(critical.rank[most])
-            if one.what == "wait":
+            if part.what == "wait":
                 place = int(case.blamed[most, place, :-1].argmax())
                 ranks.add(case.lines[place].rank)
                 text += f", for {ranks_in_words([case.lines[place].rank])}"
-            if one.what in ("wait", "launch"):
+            if part.what in ("wait", "launch"):
                 text += self._pause(most, place)
-            told.append(text)
-        return tuple(sorted(ranks)), f"{'; '.join(told)}."
+            sentences.append(text)
+        return tuple(sorted(ranks)), f"{'; '.join(sentences)}."
 
     def _pause(self, step: int, place: int) -> str:
         """What the host was at in the longest gap of a step."""
@@ -322,7 +322,12 @@ class Evidence:
         """Transfers that nothing hides, without the excess of slow ones."""
         case = self._case
         hidden = float(
-            np.mean([each.transferred.mean() - each.of["transfer"].mean() for each in case.charged])
+            np.mean(
+                [
+                    charges.transferred.mean() - charges.of["transfer"].mean()
+                    for charges in case.charged
+                ]
+            )
         )
         text = f"transfers in the open take {self._of(value)}, {seconds(hidden)} more are hidden"
         largest = self._slowest(None)

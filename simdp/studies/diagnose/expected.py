@@ -108,7 +108,7 @@ class ReferenceMachines:
 
     def seconds(self, sizes: Iterable[CollectiveSize]) -> dict[CollectiveSize, ExpectedTime]:
         """Expected times of collectives, without those that no model times [s]."""
-        found = dict[CollectiveSize, ExpectedTime]()
+        expected = dict[CollectiveSize, ExpectedTime]()
         for size in dict.fromkeys(sizes):
             if size.name not in FAMILIES or len(size.ranks) < 2 or not self._benches:
                 continue
@@ -117,8 +117,8 @@ class ReferenceMachines:
             times = [_time(cluster, cost, size) for _, cluster, cost in self._benches]
             known = [time for time in times if time is not None]
             if known:
-                found[size] = ExpectedTime(known[0], max(known))
-        return found
+                expected[size] = ExpectedTime(known[0], max(known))
+        return expected
 
     def across(
         self, name: str, nbytes: float, num_nodes: int, per_node: int
@@ -133,10 +133,10 @@ class ReferenceMachines:
             if wide < per_node:
                 continue
             if wide > per_node:
-                found = _if_room(machine, wide * num_nodes)
-                if found is None:
+                placed = _if_room(machine, wide * num_nodes)
+                if placed is None:
                     continue
-                _, cluster, cost = found
+                _, cluster, cost = placed
             ranks = [node * wide + rank for node in range(num_nodes) for rank in range(per_node)]
             if (
                 time := _time(cluster, cost, CollectiveSize(name, nbytes, tuple(ranks)))

@@ -111,8 +111,8 @@ def blocked(host: HostEvents) -> Bools:
     runtime = host.kind == RUNTIME
     long = host.end - host.start >= LEAST_BLOCKED
     waits = matching(host.names, host.name, BLOCKING)
-    found: Bools = runtime & (waits | (long & matching(host.names, host.name, MAY_BLOCK)))
-    return found
+    blocks: Bools = runtime & (waits | (long & matching(host.names, host.name, MAY_BLOCK)))
+    return blocks
 
 
 def synchronising(host: HostEvents, gaps: Instants, offset: float) -> Instants:

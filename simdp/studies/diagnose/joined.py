@@ -33,25 +33,25 @@ def _verdict(parts: Sequence[Diagnosis]) -> list[Finding]:
     """One finding per cause: recordings show it, and texts add what they expect and advise."""
     best = dict[str, Finding]()
     for part in parts:
-        for one in part.verdict:
-            known = best.setdefault(one.cause, one)
-            if known is not one and not known.confidence:
-                best[one.cause] = replace(
+        for finding in part.verdict:
+            known = best.setdefault(finding.cause, finding)
+            if known is not finding and not known.confidence:
+                best[finding.cause] = replace(
                     known,
-                    expected=one.expected,
-                    obtained=one.obtained,
-                    remedy=one.remedy,
-                    ranks=known.ranks or one.ranks,
+                    expected=finding.expected,
+                    obtained=finding.obtained,
+                    remedy=finding.remedy,
+                    ranks=known.ranks or finding.ranks,
                 )
     order = {cause: place for place, cause in enumerate(best)}
-    return sorted(best.values(), key=lambda one: (_place(one), order[one.cause]))
+    return sorted(best.values(), key=lambda finding: (_place(finding), order[finding.cause]))
 
 
-def _place(one: Finding) -> int:
-    if one.cause == "desynchronised" and not one.confidence:
+def _place(finding: Finding) -> int:
+    if finding.cause == "desynchronised" and not finding.confidence:
         return 0
-    if one.confidence == "certain":
+    if finding.confidence == "certain":
         return 1
-    if not one.confidence:
+    if not finding.confidence:
         return 2
-    return 3 if one.confidence == "likely" else 4
+    return 3 if finding.confidence == "likely" else 4

@@ -143,13 +143,13 @@ def rank_without_a_call(calls: Mapping[int, Sequence[RankCall]]) -> tuple[int, .
         Of each rank, from where they first differ.
     """
     plain = {rank: [call._replace(state="") for call in listed] for rank, listed in calls.items()}
-    found = []
+    silent = []
     for rank, mine in plain.items():
         others = [listed for other, listed in plain.items() if other != rank]
         length = min([AHEAD, len(mine), *(len(listed) - 1 for listed in others)])
         if length > 0 and all(mine[:length] == other[1 : length + 1] for other in others):
-            found.append(rank)
-    return tuple(found) if len(found) == 1 else ()
+            silent.append(rank)
+    return tuple(silent) if len(silent) == 1 else ()
 
 
 # Dumps of the flight recorder ---------------------------------------------------------------------
@@ -174,9 +174,9 @@ def diagnose_flight(records: Sequence[FlightRecord]) -> Diagnosis:
     ranked = _by_rank(records)
     rows, matches = list[MatchRow](), 0
     for group in _groups(ranked):
-        found = list(_group_rows(ranked, group))
-        matches += sum(row.state == FULLY_MATCHED for row in found)
-        rows += [row for row in found if row.state != FULLY_MATCHED]
+        group_rows = list(_group_rows(ranked, group))
+        matches += sum(row.state == FULLY_MATCHED for row in group_rows)
+        rows += [row for row in group_rows if row.state != FULLY_MATCHED]
     sizes = [group.size or 0 for record in records for group in record.groups.values()]
     world = max([*sizes, max(ranked) + 1])
     lost = sorted(set(range(world)) - set(ranked))
@@ -215,14 +215,14 @@ def _by_rank(records: Sequence[FlightRecord]) -> dict[int, FlightRecord]:
 
 def _groups(ranked: Mapping[int, FlightRecord]) -> list[tuple[str, tuple[int, ...]]]:
     """Names of all process groups, and their members with dumps."""
-    found = dict[tuple[str, tuple[int, ...]], None]()
+    groups = dict[tuple[str, tuple[int, ...]], None]()
     for rank, record in ranked.items():
         for name in dict.fromkeys(entry.group for entry in record.entries):
             group: TraceGroup | None = record.groups.get(name)
             ranks = group.ranks if group is not None else None
             members = tuple(r for r in (ranks or ranked) if r in ranked)
-            found[name, members if rank in members else (rank,)] = None
-    return sorted(found)
+            groups[name, members if rank in members else (rank,)] = None
+    return sorted(groups)
 
 
 def _group_rows(
@@ -238,7 +238,7 @@ def _group_rows(
         for rank in members
     }
     known = [r.groups[name].size for r in ranked.values() if name in r.groups]
-    size = max([len(members), *(one or 0 for one in known)])
+    size = max([len(members), *(size_of_record or 0 for size_of_record in known)])
     begins = [min(listed) for listed in calls.values() if listed]
     if not begins or len(members) < 2:
         return
@@ -324,28 +324,28 @@ def disagreement(row: MatchRow) -> Finding:
 # Traces -------------------------------------------------------------------------------------------
 
 
-def mismatches(lines: Sequence[RankTimeline], found: MatchedTraces) -> list[MatchRow]:
+def mismatches(lines: Sequence[RankTimeline], matches: MatchedTraces) -> list[MatchRow]:
     """Collectives that ranks disagree on; not of groups that had to be matched by their ends.
 
     Parameters
     ----------
     lines : sequence of RankTimeline
         Of the ranks.
-    found : MatchedTraces
+    matches : MatchedTraces
         Their collectives.
     """
-    rows = list(_lacking(lines, found))
+    rows = list(_lacking(lines, matches))
     rows += [
         row
-        for collective in found.collectives
-        if not _by_ends(collective.group, found) and (row := _differing(lines, collective))
+        for collective in matches.collectives
+        if not _by_ends(collective.group, matches) and (row := _differing(lines, collective))
     ]
     return rows
 
 
-def _by_ends(group: str, found: MatchedTraces) -> bool:
+def _by_ends(group: str, matches: MatchedTraces) -> bool:
     """Whether a group's collectives were matched by their ends."""
-    return any(key == group or key.startswith(f"{group} of ") for key in found.by_ends)
+    return any(key == group or key.startswith(f"{group} of ") for key in matches.by_ends)
 
 
 def _traced_call(line: RankTimeline, place: int) -> RankCall:
@@ -373,13 +373,13 @@ def _differing(lines: Sequence[RankTimeline], collective: MatchedCollective) -> 
     return MatchRow(collective.group, collective.number, name, state, (), odd, differs)
 
 
-def _lacking(lines: Sequence[RankTimeline], found: MatchedTraces) -> Iterator[MatchRow]:
+def _lacking(lines: Sequence[RankTimeline], matches: MatchedTraces) -> Iterator[MatchRow]:
     """Rows for steps in which a rank calls fewer collectives of a group than others do."""
     if len(lines) < 2 or any(not len(line.trace.steps) for line in lines):
         return
     groups = sorted({str(g) for line in lines for g in line.trace.collectives.group.tolist()})
     for group in groups:
-        if _by_ends(group, found):
+        if _by_ends(group, matches):
             continue
         members = [line for line in lines if _takes_part(line, group)]
         steps = [set(line.number.tolist()) for line in members]
@@ -402,7 +402,7 @@ def _lacking_in(members: Sequence[RankTimeline], group: str, step: int) -> Match
         columns, chosen = line.trace.collectives, matchable(line)
         place = int(np.flatnonzero(line.number == step)[0])
         mine = chosen[(columns.group[chosen] == group) & (columns.step[chosen] == place)]
-        calls[line.rank] = [_traced_call(line, one) for one in mine.tolist()]
+        calls[line.rank] = [_traced_call(line, call_place) for call_place in mine.tolist()]
     most = max(len(listed) for listed in calls.values())
     fewer = tuple(rank for rank, listed in calls.items() if len(listed) < most)
     if not fewer:

@@ -215,13 +215,13 @@ def _checked(problems: list[str], check: Any) -> None:
 
 def _time(option: str, text: str, problems: list[str]) -> float:
     try:
-        found = parse(text, "time", "320 ms")
+        seconds = parse(text, "time", "320 ms")
     except UnitError as error:
         problems.append(f"--{option}: {error}")
         return 0.0
-    if not found > 0 or found == float("inf"):
+    if not seconds > 0 or seconds == float("inf"):
         problems.append(f"--{option} {text}: must be a time above 0; write for example 320ms.")
-    return found
+    return seconds
 
 
 def _communication(text: str, step: float, problems: list[str]) -> float:
@@ -236,13 +236,13 @@ def _communication(text: str, step: float, problems: list[str]) -> float:
             problems.append(f"--comm {text}: must be below 100 % of the step; compute takes some.")
         return share * step
     try:
-        found = parse(text, "time")
+        exposed = parse(text, "time")
     except UnitError:
         problems.append(f"--comm {text}: is no share and no time; write for example 40% or 128ms.")
         return 0.0
-    if step and not 0 <= found < step:
+    if step and not 0 <= exposed < step:
         problems.append(f"--comm {text}: must be less than the step of {seconds(step)}.")
-    return found
+    return exposed
 
 
 def _count(text: str, problems: list[str]) -> int | None:
@@ -250,15 +250,15 @@ def _count(text: str, problems: list[str]) -> int | None:
     scales = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
     scale = scales.get(text[-1:].upper(), 1.0)
     try:
-        found = float(text[:-1] if scale > 1 else text) * scale
+        count = float(text[:-1] if scale > 1 else text) * scale
     except ValueError:
-        found = 0.0
-    if not 1 <= found <= 1e13 or found != round(found):
+        count = 0.0
+    if not 1 <= count <= 1e13 or count != round(count):
         problems.append(
             f"--parameters {text}: is no whole number of 1 to 1e13; write for example 1e9 or 350M."
         )
         return None
-    return int(found)
+    return int(count)
 
 
 def _nodes(given: Mapping[str, Any], problems: list[str]) -> TrainingNodes | None:
@@ -307,14 +307,14 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
     grown = list[str]()
     if job.smaller is not None:
         job, grown = _with_lost_scaling(job, *job.smaller)
-    found = _Job(job, links) if job.model or job.parameters else None
-    contradicted = found is not None and found.contradicts is not None
-    each = found.findings(remedies) if found else _derived(job, links)
-    verdict = [one for one in each if one.worth >= LEAST]
+    simulated = _Job(job, links) if job.model or job.parameters else None
+    contradicted = simulated is not None and simulated.contradicts is not None
+    findings = simulated.findings(remedies) if simulated else _derived(job, links)
+    verdict = [finding for finding in findings if finding.worth >= LEAST]
     verdict.sort(
-        key=lambda one: (
-            (one.cause == "compute_bound") != contradicted or one.worth < WORTH,
-            -one.worth,
+        key=lambda finding: (
+            (finding.cause == "compute_bound") != contradicted or finding.worth < WORTH,
+            -finding.worth,
         )
     )
     assumed = () if job.machine else (ASSUMED_LINKS,)
@@ -329,8 +329,8 @@ def diagnose_reported(job: ReportedJob, remedies: bool = True) -> Diagnosis:
         replayed_s=job.step,
         machine=job.machine,
         machine_from=job.nodes.origin,
-        expected=found.expected if found else None,
-        remarks=(*grown, *assumed, *(found.remarks if found else ()), HOW_TO_TRACE),
+        expected=simulated.expected if simulated else None,
+        remarks=(*grown, *assumed, *(simulated.remarks if simulated else ()), HOW_TO_TRACE),
     )
 
 
@@ -463,8 +463,8 @@ class _Job:
             precision = place.usual_precision
             if isinstance(precision, dict):  # as torch.autocast trains, with 32-bit gradients
                 precision = {**precision, "kind": "amp"}
-        asked = FitsRequest(model, job.gpus, sequence_length=job.sequence_length)
-        raw = raw_of(asked, place, job.gpus, Method("full", job.strategy, precision, "none"))
+        request = FitsRequest(model, job.gpus, sequence_length=job.sequence_length)
+        raw = raw_of(request, place, job.gpus, Method("full", job.strategy, precision, "none"))
         raw["workload"]["attention"] = None  # a job of unknown age: as a scenario has it
         raw["workload"]["grad_accum"] = job.grad_accum
         if job.model is None:
@@ -491,7 +491,7 @@ class _Job:
         played = _played(with_data(raw, size)[0])  # with its update and overlap
         mean = (played.step - played.comm) / size
         size = max(round(self.job.compute / mean), 1)
-        scenario, found = with_data(raw, size)
+        scenario, changed = with_data(raw, size)
         is_near = 1 / SIMILAR <= size * mean / self.job.compute <= SIMILAR
         take = "take about" if is_near else "come nearest to"
         self.remarks.append(
@@ -500,7 +500,7 @@ class _Job:
         )
         if not fits(scenario.cluster, memory_needed(scenario).peak.tolist()):
             self.remarks.append(f"{size} samples per GPU do not fit the memory of a device.")
-        return found, size
+        return changed, size
 
     def _measured(self, microbatch: int, takes: float) -> dict[str, Any]:
         point = {"microbatch": microbatch, "step_time": format_quantity(takes, "time")}
@@ -512,11 +512,11 @@ class _Job:
         raw = {**self.raw, "workload": {**self.raw["workload"]}}
         raw["workload"]["compute"] = self._measured(self.microbatch, takes)
         scenario = checked_here(raw)
-        found = _played(scenario)
+        simulated = _played(scenario)
         for _ in range(ADJUSTED):  # overlapping communication stretches compute, as the job's
-            takes *= self.job.compute / (found.step - found.comm)
-            found = _played(_taking(scenario, self._measured(self.microbatch, takes)))
-        return found
+            takes *= self.job.compute / (simulated.step - simulated.comm)
+            simulated = _played(_taking(scenario, self._measured(self.microbatch, takes)))
+        return simulated
 
     def _exposed(self) -> tuple[float, tuple[float, float]]:
         """Communication that the job should expose, and its 90 % interval [s]."""
@@ -568,7 +568,9 @@ class _Job:
                 f"{seconds(without.comm)}, about what was reported"
             )
             # The same change is among those that were tried.
-            helps = tuple(one for one in helps if not one.change.startswith(f"strategy.{slip}"))
+            helps = tuple(
+                remedy for remedy in helps if not remedy.change.startswith(f"strategy.{slip}")
+            )
             tried = (Remedy(repair, job.compute + self.exposed), *helps) if remedies else ()
             yield self._finding("exposed_communication", job.comm, f"{text}.", tried)
             return
@@ -577,7 +579,7 @@ class _Job:
             repaired = Remedy(
                 "links as they should be, and no slow rank", job.compute + self.exposed
             )
-            both = tuple(sorted((repaired, *helps), key=lambda one: one.step_time_s))
+            both = tuple(sorted((repaired, *helps), key=lambda remedy: remedy.step_time_s))
             both = both if remedies else ()
             yield self._finding("slow_link", excess, self._slow_words(excess), both)
         yield self._finding(
@@ -722,20 +724,20 @@ class _Job:
 
     def _as_reported(self) -> _Simulated:
         """The job with links that expose as much communication as was reported."""
-        found, takes = self.planned, self.job.compute / self.job.grad_accum
+        simulated, takes = self.planned, self.job.compute / self.job.grad_accum
         if self.job.comm <= self.exposed_in[1]:
-            return found
-        whole = max(found.metrics["comm_s"], 1e-9)
-        factor = 1 + (self.job.comm - found.comm) / whole
+            return simulated
+        whole = max(simulated.metrics["comm_s"], 1e-9)
+        factor = 1 + (self.job.comm - simulated.comm) / whole
         for _ in range(ROUNDS):
             slowed = _slowed(self.planned.scenario, factor)
-            found = _played(_taking(slowed, self._measured(self.microbatch, takes)))
-            if abs(found.comm - self.job.comm) <= NEAR * self.job.comm:
+            simulated = _played(_taking(slowed, self._measured(self.microbatch, takes)))
+            if abs(simulated.comm - self.job.comm) <= NEAR * self.job.comm:
                 break
-            takes *= self.job.compute / (found.step - found.comm)
+            takes *= self.job.compute / (simulated.step - simulated.comm)
             # Once nothing more can be hidden, all that is added is exposed.
-            factor = max(factor + (self.job.comm - found.comm) / whole, 1.0)
-        return found
+            factor = max(factor + (self.job.comm - simulated.comm) / whole, 1.0)
+        return simulated
 
 
 def _played(scenario: Scenario) -> _Simulated:

@@ -111,14 +111,14 @@ def findings(case: Case, critical: CriticalSteps, lacks_events: bool) -> list[Fi
             continue
         spent += seconds
         made.append(_finding(cause, seconds, ranks, text, case, critical.window))
-    made.sort(key=lambda one: -one.worth)
+    made.sort(key=lambda finding: -finding.worth)
     rest = critical.window - spent
     unknown = list[Finding]()
     if rest >= UNEXPLAINED * critical.window and (made or not lacks_events):
         text = evidence.unexplained(rest, critical.mean["other"], lacks_events)
         unknown = [_finding("unexplained", rest, (), text, case, critical.window)]
     if not lacks_events:
-        made = sorted([*made, *unknown], key=lambda one: -one.worth)
+        made = sorted([*made, *unknown], key=lambda finding: -finding.worth)
         unknown = []
     made = _compute_before_minor_causes(made, evidence.profiled, critical.window)
     made = _repairs_first(made)
@@ -151,41 +151,51 @@ def _compute_before_minor_causes(
 
     Late launches are not, if the profiler causes them.
     """
-    compute = [one for one in made if one.cause == "compute_bound"]
-    share = sum(one.worth for one in compute)
+    compute = [finding for finding in made if finding.cause == "compute_bound"]
+    share = sum(finding.worth for finding in compute)
 
-    def is_worth(one: Finding) -> bool:
+    def is_worth(finding: Finding) -> bool:
         least = WORTH_MORE if share >= MOSTLY_COMPUTE else WORTH
-        if one.cause == "copies":
+        if finding.cause == "copies":
             least = COPIES_WORTH
-        if one.cause == "launch_bound" and share > one.worth:
-            return one.worth * window - profiled >= least * (window - profiled)
-        if one.cause in WAITS and one == max(waits, key=lambda one: one.worth):
+        if finding.cause == "launch_bound" and share > finding.worth:
+            return finding.worth * window - profiled >= least * (window - profiled)
+        if finding.cause in WAITS and finding == max(waits, key=lambda finding: finding.worth):
             return sum(other.worth for other in waits) >= least
-        return one.worth >= least
+        return finding.worth >= least
 
-    waits = [one for one in made if one.cause in WAITS]
-    others = [one for one in made if one.cause != "compute_bound"]
-    worth = sorted(filter(is_worth, others), key=lambda one: one.cause == "copies")
-    return [*worth, *compute, *(one for one in others if one not in worth)]
+    waits = [finding for finding in made if finding.cause in WAITS]
+    others = [finding for finding in made if finding.cause != "compute_bound"]
+    worth = sorted(filter(is_worth, others), key=lambda finding: finding.cause == "copies")
+    return [*worth, *compute, *(finding for finding in others if finding not in worth)]
 
 
 def _repairs_first(made: list[Finding]) -> list[Finding]:
     """Put what can be repaired before exposed communication."""
-    causes = [one.cause for one in made]
+    causes = [finding.cause for finding in made]
     if "exposed_communication" not in causes:
         return made
     exposed = causes.index("exposed_communication")
-    first = [one for one in made[exposed:] if one.cause in BEFORE_EXPOSED and one.worth >= WORTH]
-    rest = [one for one in made[exposed:] if one not in first]
+    first = [
+        finding
+        for finding in made[exposed:]
+        if finding.cause in BEFORE_EXPOSED and finding.worth >= WORTH
+    ]
+    rest = [finding for finding in made[exposed:] if finding not in first]
     return [*made[:exposed], *first, *rest]
 
 
 def _reads_first(made: list[Finding]) -> list[Finding]:
     """Lead with many values that a host without a device reads, unless ranks lose much time."""
-    waits = [one for one in made if one.cause in OF_RANKS and one.worth >= MOST_OF_RANKS]
-    reads = [one for one in made if one.cause == "host_synchronisation"]
-    return [*waits, *reads, *(one for one in made if one not in waits and one not in reads)]
+    waits = [
+        finding for finding in made if finding.cause in OF_RANKS and finding.worth >= MOST_OF_RANKS
+    ]
+    reads = [finding for finding in made if finding.cause == "host_synchronisation"]
+    return [
+        *waits,
+        *reads,
+        *(finding for finding in made if finding not in waits and finding not in reads),
+    ]
 
 
 CauseTime = tuple[Cause, float, tuple[int, ...], str]
@@ -235,8 +245,8 @@ def _transfers(
 
 def _waited(case: Case, critical: CriticalSteps) -> Floats:
     """Time that the critical rank waits for each rank, mean of a step [s]; `(num_ranks,)`."""
-    found: Floats = case.blamed[np.arange(len(critical.rank)), critical.rank, :-1].mean(axis=0)
-    return found
+    waited: Floats = case.blamed[np.arange(len(critical.rank)), critical.rank, :-1].mean(axis=0)
+    return waited
 
 
 def _late_by(case: Case, critical: CriticalSteps, spent: Floats) -> Floats:
@@ -258,8 +268,8 @@ def _late_by(case: Case, critical: CriticalSteps, spent: Floats) -> Floats:
     others = [np.median(np.delete(spent, place, axis=1), axis=1) for place in range(num_ranks)]
     more = np.maximum(spent - np.stack(others, axis=1), 0.0)
     waited = case.blamed[np.arange(len(critical.rank)), critical.rank, :-1]
-    found: Floats = np.minimum(more, waited).mean(axis=0)
-    return found
+    late: Floats = np.minimum(more, waited).mean(axis=0)
+    return late
 
 
 def _waits(
@@ -346,7 +356,7 @@ def _no_more_than_the_cause(
     What a change saves beyond that, such as launches for the same samples, is another cause's.
     """
     least = (1 - share) * base
-    return tuple(replace(one, step_time_s=max(one.step_time_s, least)) for one in those)
+    return tuple(replace(remedy, step_time_s=max(remedy.step_time_s, least)) for remedy in those)
 
 
 class WithRemedies(NamedTuple):
@@ -374,21 +384,21 @@ def with_remedies(
     WithRemedies
         With the same findings.
     """
-    found = list(verdict)
-    worth = [place for place, one in enumerate(found) if one.worth >= WORTH]
+    findings = list(verdict)
+    worth = [place for place, finding in enumerate(findings) if finding.worth >= WORTH]
     listed: dict[int, tuple[Remedy, ...]] = {}
     base: float | None = None
     try:
         for place in worth[:MOST_CAUSES]:
-            listed[place] = tuple(remedies(traces, found[place].cause, machine))
+            listed[place] = tuple(remedies(traces, findings[place].cause, machine))
         if any(listed.values()):
             played = replay_of(traces, machine=machine).simulate()
             base = float(played.metrics["step_time_s"])
     except ScenarioError as error:
         return WithRemedies(
-            tuple(found), None, (f"No remedies were simulated: {error.problems[0]}",)
+            tuple(findings), None, (f"No remedies were simulated: {error.problems[0]}",)
         )
     for place, those in listed.items():
-        limited = _no_more_than_the_cause(those, found[place].worth, base or 0.0)
-        found[place] = replace(found[place], remedies=limited)
-    return WithRemedies(tuple(found), base, ())
+        limited = _no_more_than_the_cause(those, findings[place].worth, base or 0.0)
+        findings[place] = replace(findings[place], remedies=limited)
+    return WithRemedies(tuple(findings), base, ())

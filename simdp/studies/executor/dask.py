@@ -111,8 +111,8 @@ class DaskExecutor(PointExecutor):
         if self._client.status != "running":
             raise self._gone("went away")
         try:
-            found: CompletedItem[Any] | Failed = future.result(timeout=LOOK * LOOKS)
-            return found
+            outcome: CompletedItem[Any] | Failed = future.result(timeout=LOOK * LOOKS)
+            return outcome
         except TimeoutError:  # lost with its worker, and not repeated yet
             if not self._client.nthreads():
                 raise self._gone("has lost its workers") from None

@@ -64,7 +64,7 @@ Progress = Callable[[str], None]
 
 def plan(
     path: str | os.PathLike[str],
-    asked: PlanRequest | None = None,
+    request: PlanRequest | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
     executor: PointExecutor | None = None,
@@ -78,7 +78,7 @@ def plan(
     path : path-like
         A YAML file, a saved result.json, or the name of a shipped scenario. Its sweep and
         measurements are left out.
-    asked : PlanRequest, optional
+    request : PlanRequest, optional
         Goal, limits and choices.
     overrides : mapping of str to value, optional
         Keys that are set at every point, as for `simdp.load_scenario`.
@@ -99,22 +99,27 @@ def plan(
     ScenarioError
         If options do not go together, or no point is feasible.
     """
-    asked, file = asked or PlanRequest(), find(Path(path))
+    request, file = request or PlanRequest(), find(Path(path))
     say = progress or (lambda words: None)
-    checked_choices(asked.choices)
-    raw = _timing_only(as_written(file, overrides, asked.choices), asked)
+    checked_choices(request.choices)
+    raw = _timing_only(as_written(file, overrides, request.choices), request)
     try:
-        scenario = checked(_with_first_choices(raw, asked.choices), file.parent)
-        refuse(scenario, asked)
+        scenario = checked(_with_first_choices(raw, request.choices), file.parent)
+        refuse(scenario, request)
     except ScenarioError as error:
-        lines = [one if one.startswith("--") else f"{file}: {one}" for one in error.problems]
+        lines = [
+            problem if problem.startswith("--") else f"{file}: {problem}"
+            for problem in error.problems
+        ]
         raise ScenarioError(lines) from None
-    space = Space(raw, file.parent, *_choices(scenario, raw, asked))
+    space = Space(raw, file.parent, *_choices(scenario, raw, request))
     with executor or executor_for(1) as at_work:
-        return _searched(asked, scenario, _file_settings(raw, scenario), space, at_work, store, say)
+        return _searched(
+            request, scenario, _file_settings(raw, scenario), space, at_work, store, say
+        )
 
 
-def _timing_only(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:
+def _timing_only(raw: dict[str, Any], request: PlanRequest) -> dict[str, Any]:
     """The scenario for a plan: timing only, few steps, no sweep or measurements."""
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
     workload = raw.get("workload")
@@ -123,7 +128,7 @@ def _timing_only(raw: dict[str, Any], asked: PlanRequest) -> dict[str, Any]:
         few = min(steps, MOST_STEPS) if isinstance(steps, int) else STEPS
         raw["workload"] = {k: v for k, v in workload.items() if k not in ("epochs", "inject")}
         raw["workload"]["steps"] = few
-        if asked.goal in GOALS:
+        if request.goal in GOALS:
             raw["numerics"] = False
     return raw
 
@@ -132,37 +137,37 @@ def _with_first_choices(
     raw: dict[str, Any], choices: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
     """The scenario, with the first choices of keys that it lacks."""
-    found: dict[str, Any] = {**raw, "workload": dict(raw.get("workload") or {})}
+    changed: dict[str, Any] = {**raw, "workload": dict(raw.get("workload") or {})}
     for key, values in choices.items():
         section, _, rest = key.partition(".")
-        there = found.get(section)
-        lacks = section not in found or (
+        there = changed.get(section)
+        lacks = section not in changed or (
             rest and "." not in rest and isinstance(there, dict) and rest not in there
         )
         if lacks and section in Scenario.model_fields and key not in (ACCUM, MICRO, BATCH):
-            set_key(found, key, values[0])
-    return found
+            set_key(changed, key, values[0])
+    return changed
 
 
 def _choices(
-    scenario: Scenario, raw: dict[str, Any], asked: PlanRequest
+    scenario: Scenario, raw: dict[str, Any], request: PlanRequest
 ) -> tuple[dict[str, list[Any]], int | None]:
     """The choices, and the samples of a step that every point keeps."""
-    choices = {key: list(values) for key, values in asked.choices.items()}
-    choices = choices or usual_choices(scenario, asked.goal)
+    choices = {key: list(values) for key, values in request.choices.items()}
+    choices = choices or usual_choices(scenario, request.goal)
     if BATCH in choices or ACCUM in choices:
         return choices, None
-    batch = asked.global_batch
+    batch = request.global_batch
     if batch is None:
         batch = int(scenario.workload.samples_per_step(scenario.cluster.world_size))
     varies = MICRO in choices or any(key in choices for key in ("nodes", WORLD, "cluster.machine"))
-    if asked.global_batch is not None or varies:
+    if request.global_batch is not None or varies:
         return choices, batch
     return choices, batch if raw["workload"].get("global_batch") else None
 
 
 def _searched(
-    asked: PlanRequest,
+    request: PlanRequest,
     scenario: Scenario,
     own: LearningSettings,
     space: Space,
@@ -172,24 +177,26 @@ def _searched(
 ) -> PlanResult:
     need_of = _need_of(scenario)
     is_exact = len(space) <= MAX_POINTS
-    impossible, bounds = _bounded(space, asked, need_of, executor, scenario.seed, say)
+    impossible, bounds = _bounded(space, request, need_of, executor, scenario.seed, say)
 
     def changes(other: Scenario, batch: int) -> list[str]:
         return own.changes(LearningSettings(other, batch))
 
     player = Player(bounds, need_of, changes, executor, store)
-    search = Search(bounds, asked.goal, asked.limits, player.play, _margin(player, asked.sure))
-    check_figures(search, asked)
+    search = Search(
+        bounds, request.goal, request.limits, player.play, _margin(player, request.sure)
+    )
+    check_figures(search, request)
     bounds.look(executor, lambda n, count: say(f"bounds of {n:,} of {count:,} points"))
     say("simulating what the bounds leave open")
     search.run()
-    report = PlanReport(search, player, asked)
+    report = PlanReport(search, player, request)
     best, front = report.best(), report.front()
     nearest = None if best else search.nearest()
     if not best and nearest is None:
         raise ScenarioError(_why_none(space, bounds, impossible | Counter(player.why.values())))
     if nearest is not None:
-        check_nearest_figures(search, asked, nearest)
+        check_nearest_figures(search, request, nearest)
     binding = report.binding(nearest)
     search.count()
     pruned = dict(search.pruned)
@@ -202,20 +209,20 @@ def _searched(
     result = PlanResult(
         version=__version__,
         scenario=scenario.resolved(),
-        goal=asked.goal,
-        limits=asked.limits,
+        goal=request.goal,
+        limits=request.limits,
         target=None if scenario.target is None else scenario.target.kind,
         choices=space.choices,
         best=tuple(best),
         front=tuple(front),
         nearest=None if nearest is None else report.nearest(nearest),
         binding=binding,
-        order=order(best, asked.goal),
+        order=order(best, request.goal),
         num_points=len(space),
         num_simulated=len(search.options),
         pruned=pruned,
-        infeasible=_infeasible(search, player, impossible, asked),
-        sure=asked.sure,
+        infeasible=_infeasible(search, player, impossible, request),
+        sure=request.sure,
         is_exact=is_exact,
         notes=tuple(report.notes(scenario)),
     )
@@ -224,7 +231,7 @@ def _searched(
 
 def _bounded(
     space: Space,
-    asked: PlanRequest,
+    request: PlanRequest,
     need_of: NeedOf,
     executor: PointExecutor,
     seed: int,
@@ -236,7 +243,7 @@ def _bounded(
         points, impossible = _every_point(space)
         bounds = Bounds(space, points, need_of)
     else:
-        _, impossible, bounds = sampled(space, asked, need_of, executor, seed, say)
+        _, impossible, bounds = sampled(space, request, need_of, executor, seed, say)
     if not bounds.is_possible.any():
         raise ScenarioError(_why_none(space, bounds, impossible))
     return impossible, bounds
@@ -298,20 +305,22 @@ LIMIT_OPTIONS = {
 
 
 def _infeasible(
-    search: Search, player: Player, impossible: Mapping[Infeasible, int], asked: PlanRequest
+    search: Search, player: Player, impossible: Mapping[Infeasible, int], request: PlanRequest
 ) -> list[dict[str, Any]]:
     """Reasons of points that cannot be chosen, with counts and options to change."""
     counts, points = Counter(impossible), search.bounds.points
     counts.update(search.bounds.why.values())
     counts.update(player.why[number] for number in search.failed)
-    found = summed(counts, Counter(p.world_size * p.microbatch for p in points if p.microbatch))
+    rows = summed(counts, Counter(p.world_size * p.microbatch for p in points if p.microbatch))
     for name, option in LIMIT_OPTIONS.items():
         if count := search.pruned.get(name):
-            said = "needs more memory than a rank has" if name == "memory" else f"misses the {name}"
-            if name == "memory" and asked.memory is not None:
+            reason = (
+                "needs more memory than a rank has" if name == "memory" else f"misses the {name}"
+            )
+            if name == "memory" and request.memory is not None:
                 option = "--max-memory"
-            found.append({"reason": said, "count": count, "option": option})
-    return sorted(found, key=lambda row: -row["count"])
+            rows.append({"reason": reason, "count": count, "option": option})
+    return sorted(rows, key=lambda row: -row["count"])
 
 
 def _why_none(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]) -> str:
@@ -325,7 +334,7 @@ def _why_none(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]
 
 def ready(
     path: str | os.PathLike[str],
-    found: PlanResult,
+    plan_result: PlanResult,
     overrides: Mapping[str, Any] | None = None,
     folder: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
@@ -335,7 +344,7 @@ def ready(
     ----------
     path, overrides
         As for `plan`.
-    found : PlanResult
+    plan_result : PlanResult
         From `plan`.
     folder : Path, optional
         Folder of the scenarios, which their paths start from.
@@ -346,10 +355,12 @@ def ready(
         Resolved scenarios as plain data, by file name.
     """
     file = find(Path(path))
-    raw = _timing_only(as_written(file, overrides, found.choices), PlanRequest(found.goal))
-    space = Space(raw, file.parent, found.choices, None)
+    raw = _timing_only(
+        as_written(file, overrides, plan_result.choices), PlanRequest(plan_result.goal)
+    )
+    space = Space(raw, file.parent, plan_result.choices, None)
     scenarios = {}
-    for option in found.options:
+    for option in plan_result.options:
         settings = dict(option.set)
         if MICRO in settings and "global_batch" in raw["workload"]:
             settings[BATCH] = None
@@ -358,19 +369,19 @@ def ready(
     return scenarios
 
 
-def _with_files(found: PlanResult) -> PlanResult:
+def _with_files(plan_result: PlanResult) -> PlanResult:
     """Give every option a file name."""
     names = {
         repr(option.set): f"option-{number:02d}.yaml"
-        for number, option in enumerate(found.options, 1)
+        for number, option in enumerate(plan_result.options, 1)
     }
 
     def named(option: Option) -> Option:
         return replace(option, file=names[repr(option.set)])
 
     return replace(
-        found,
-        best=tuple(map(named, found.best)),
-        front=tuple(map(named, found.front)),
-        nearest=None if found.nearest is None else named(found.nearest),
+        plan_result,
+        best=tuple(map(named, plan_result.best)),
+        front=tuple(map(named, plan_result.front)),
+        nearest=None if plan_result.nearest is None else named(plan_result.nearest),
     )

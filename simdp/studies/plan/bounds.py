@@ -118,14 +118,14 @@ class NetworkCollectives:
         """Least time of a collective after its last rank has entered [s]."""
         if self.cluster.world_size == 1 or isinstance(group, tuple):
             return 0.0
-        names = tuple(one.name for one in groups)
+        names = tuple(part.name for part in groups)
         key = collective, nbytes, group, names
         if key not in self._known:
             if names not in self._launchers:
                 self._launchers[names] = Launcher(self._collectives, Planner(self.cluster), groups)
             least = self._launchers[names].told(collective, nbytes, group)
             if least is None:
-                sizes: dict[Group, int] = {one.name: one.ranks.shape[1] for one in groups}
+                sizes: dict[Group, int] = {part.name: part.ranks.shape[1] for part in groups}
                 least = self._must_send(collective, nbytes, sizes.get(group), group is None)
             self._known[key] = least
         return self._known[key]
@@ -134,10 +134,10 @@ class NetworkCollectives:
         n, nodes = size or self.cluster.world_size, self.cluster.num_nodes
         times = min(TIMES.get(collective, 0), 1 if self._adds else 2)
         rank, node = self._leaving
-        found = times * nbytes * (n - 1) / n / rank
+        seconds = times * nbytes * (n - 1) / n / rank
         if of_all and nodes > 1:
-            found = max(found, times * nbytes * (nodes - 1) / nodes / node)
-        return found
+            seconds = max(seconds, times * nbytes * (nodes - 1) / nodes / node)
+        return seconds
 
     @cached_property
     def _adds(self) -> bool:
@@ -218,7 +218,9 @@ class SharedCluster:
     @property
     def memory(self) -> float:
         """Memory of the smallest device per rank [bytes]."""
-        return min(one.memory for one in self.devices) / self.scenario.cluster.ranks_per_device
+        return (
+            min(device.memory for device in self.devices) / self.scenario.cluster.ranks_per_device
+        )
 
 
 def _factor(scenario: Scenario) -> float:
@@ -258,19 +260,21 @@ class Recipe:
 
     def seconds(self, microbatch: int, devices: Sequence[Device]) -> dict[str, Floats]:
         """Time of each call on each device, by activity, shape `(num_calls, num_devices)` [s]."""
-        missing = [one for one in devices if ("forward", microbatch, repr(one)) not in self.calls]
+        missing = [
+            device for device in devices if ("forward", microbatch, repr(device)) not in self.calls
+        ]
         if missing:
             workload = self.scenario.workload
             times = self._times_of(missing)
             batch, which = np.full(len(missing), microbatch), np.zeros(len(missing), dtype=np.int64)
             shapes = [workload.model.known_shapes()]
             for name in (*ACTIVITIES[:2], *(ACTIVITIES[2:] if any(times.tails) else ())):
-                found = times.seconds(name, batch, shapes, which)
+                call_times = times.seconds(name, batch, shapes, which)
                 for number, device in enumerate(missing):
-                    column = found.seconds[:, found.column[number]]
+                    column = call_times.seconds[:, call_times.column[number]]
                     self.calls[name, microbatch, repr(device)] = column
         return {
-            name: np.array([self.calls[name, microbatch, repr(one)] for one in devices]).T
+            name: np.array([self.calls[name, microbatch, repr(device)] for device in devices]).T
             for name in ACTIVITIES
             if (name, microbatch, repr(devices[0])) in self.calls
         }
@@ -479,10 +483,12 @@ class StepDemand:
         """Time of each row, shape `(num_rows, num_points)` [s]."""
         calls = np.zeros((3 * self._num_calls, prices.beside.shape[1]))
         for number, activity in enumerate(("forward", "backward", "tail")):
-            each = prices.calls.get(activity)
-            if each is not None:
+            call_times = prices.calls.get(activity)
+            if call_times is not None:
                 first = number * self._num_calls
-                calls[first : first + min(len(each), self._num_calls)] = each[: self._num_calls]
+                calls[first : first + min(len(call_times), self._num_calls)] = call_times[
+                    : self._num_calls
+                ]
         beside = prices.beside
         update = update_seconds(
             self.update.moved * beside[BYTES], self.update.over_lists * beside[KERNELS]
@@ -513,10 +519,10 @@ class StepDemand:
     def _sum(self, seconds: Floats, micro_steps: Floats) -> Floats:
         """All work of a step, shape `(num_points,)` [s]."""
         nothing = np.zeros(seconds.shape[1])
-        each = [sum((seconds[e] for e in s if isinstance(e, int)), nothing) for s in self.segments]
-        if len(each) == 1:
-            return each[0]
-        return each[0] + each[-1] + (micro_steps - 2) * each[1]
+        sums = [sum((seconds[e] for e in s if isinstance(e, int)), nothing) for s in self.segments]
+        if len(sums) == 1:
+            return sums[0]
+        return sums[0] + sums[-1] + (micro_steps - 2) * sums[1]
 
 
 class _OtherTraffic:
@@ -609,8 +615,8 @@ class _Rank:
 
     def end(self) -> Floats:
         """Time when all work and collectives are done [s]."""
-        found: Floats = np.max(self._state(), axis=0)
-        return found
+        ends: Floats = np.max(self._state(), axis=0)
+        return ends
 
 
 Progress = Callable[[int, int], None]
@@ -636,16 +642,16 @@ Read = tuple[StepDemand | None, list[tuple[float, float]]]
 """A scenario's demand, and the lines of its memory."""
 
 
-def demand_of(asked: BoundRequest) -> Read:
+def demand_of(request: BoundRequest) -> Read:
     """Compute a scenario's demand and memory, in any process.
 
     The demand is None where operations depend on times, or do not fit at any point. Lines of memory
     are the bytes with one sample in a micro-batch, and per further sample.
     """
-    scenario = build(asked.steps, asked.base)
-    lines = [(float(line), line.per_sample) for line in lines_of(asked.memory, asked.base)]
-    least = max((one + more * (asked.microbatch - 1) for one, more in lines), default=0.0)
-    is_known = not scenario.program.facts.foreseen and SAFETY * least <= asked.room
+    scenario = build(request.steps, request.base)
+    lines = [(float(line), line.per_sample) for line in lines_of(request.memory, request.base)]
+    least = max((fixed + more * (request.microbatch - 1) for fixed, more in lines), default=0.0)
+    is_known = not scenario.program.facts.foreseen and SAFETY * least <= request.room
     return StepDemand(scenario) if is_known else None, lines
 
 
@@ -736,11 +742,11 @@ class Bounds:
             if wrong is not None:
                 self.why[number] = Infeasible.of_line(wrong)
             else:
-                said = need if isinstance(need, str) else NO_BATCH
-                self.why[number] = Infeasible(said, BATCH_OPTION)
+                reason = need if isinstance(need, str) else NO_BATCH
+                self.why[number] = Infeasible(reason, BATCH_OPTION)
             return
         self.room[number], self._steps[number] = place.memory, need.mean / batch
-        self._rates[number] = [inf if one is None else one for one in place.rates[:5]]
+        self._rates[number] = [inf if rate is None else rate for rate in place.rates[:5]]
         overheads = place.scenario.cluster.overheads
         is_hybrid = recipe.scenario.strategy.groups_follow_nodes
         self._shrinks[number] = recipe.scenario.recovery is not None
@@ -775,10 +781,10 @@ class Bounds:
             parts = recipe.scenario
             batch = {"microbatch": max(point.microbatch, 1), "grad_accum": point.micro_steps}
             workload = parts.workload.model_copy(update=batch)
-            found = joint_problems(
+            reasons = joint_problems(
                 place.scenario.cluster, workload, parts.strategy, lambda *_: True
             )
-            self._incompatible[key] = found[0] if found else None
+            self._incompatible[key] = reasons[0] if reasons else None
         return self._incompatible[key]
 
     def place_of(self, point: PlanPoint) -> SharedCluster | None:
@@ -806,8 +812,8 @@ class Bounds:
 
     @property
     def _some_batch(self) -> dict[str, Any]:
-        found: dict[str, Any] = {MICRO: 1, ACCUM: 1}
-        return found | ({BATCH: None} if "global_batch" in self.space.raw["workload"] else {})
+        batch: dict[str, Any] = {MICRO: 1, ACCUM: 1}
+        return batch | ({BATCH: None} if "global_batch" in self.space.raw["workload"] else {})
 
     def _built(self, settings: dict[str, Any]) -> Scenario:
         return build(self.space.raw_of(settings), self.space.base)
@@ -823,16 +829,16 @@ class Bounds:
             if not recipe.is_plain or not point.microbatch:
                 self.level[number] = 1  # no bound
                 continue
-            found = inf
+            least = inf
             for device in place.devices:
                 key = named(recipe_part(point.settings)), point.microbatch, repr(device)
                 if key not in totals:
                     seconds = recipe.seconds(point.microbatch, [device])
-                    totals[key] = sum(float(one.sum()) for one in seconds.values())
-                found = min(found, totals[key])
+                    totals[key] = sum(float(call_times.sum()) for call_times in seconds.values())
+                least = min(least, totals[key])
             loss = 1.0 if recipe.scenario.workload.loss.kind != "none" else 0.0
-            found = point.micro_steps * found * place.factor * SAFETY * loss
-            self.step[number] = self.busy[number] = found
+            least = point.micro_steps * least * place.factor * SAFETY * loss
+            self.step[number] = self.busy[number] = least
 
     def look(self, executor: PointExecutor, progress: Progress | None = None) -> None:
         """Add communication and memory to the bounds of possible points, grouped by operations.
@@ -847,8 +853,8 @@ class Bounds:
         }
         unread = [key for key in groups if key not in self._read]
         done = sum(len(group) for key, group in groups.items() if key in self._read)
-        asked = [self._asked(groups[key]) for key in unread]
-        for place, outcome in executor.each(demand_of, asked):
+        requests = [self._asked(groups[key]) for key in unread]
+        for place, outcome in executor.each(demand_of, requests):
             key = unread[place]
             if isinstance(outcome, CompletedItem):
                 self._read[key] = outcome.value
@@ -860,13 +866,13 @@ class Bounds:
             if progress is not None:
                 progress(done, int(open_.sum()))
         for key, group in groups.items():
-            found = self._read[key]
+            demand = self._read[key]
             self.level[group] = 1
-            if isinstance(found, str):
+            if isinstance(demand, str):
                 self.is_possible[group] = False
-                self.why.update(dict.fromkeys(group, Infeasible.of_line(found)))
+                self.why.update(dict.fromkeys(group, Infeasible.of_line(demand)))
             else:
-                self._take(group, found)
+                self._take(group, demand)
         self._spread()
 
     def _asked(self, group: Sequence[int]) -> BoundRequest:
@@ -880,17 +886,17 @@ class Bounds:
         room = float(self.room[group].max())
         return BoundRequest(raws[0], raws[1], self.space.base, smallest, room)
 
-    def _take(self, group: Sequence[int], found: Read) -> None:
+    def _take(self, group: Sequence[int], demand_read: Read) -> None:
         """Apply a demand and memory to all points of a group."""
-        demand, lines = found
+        demand, lines = demand_read
         if demand is not None:
             step, busy = self._least(demand, group)
             self.step[group] = np.maximum(self.step[group], step)
             self.busy[group] = np.maximum(self.busy[group], busy)
         sizes = np.array([self.points[number].microbatch for number in group], dtype=float)
         if lines:
-            one, more = np.array(lines).T
-            most = (one[:, None] + more[:, None] * (sizes - 1)).max(axis=0)
+            fixed, more = np.array(lines).T
+            most = (fixed[:, None] + more[:, None] * (sizes - 1)).max(axis=0)
             self.memory[group] = SAFETY * most
 
     def _least(self, demand: StepDemand, numbers: Sequence[int]) -> tuple[Floats, Floats]:
@@ -902,8 +908,8 @@ class Bounds:
         factors = np.array([place.factor for place in places])
         calls: dict[str, list[Floats]] = {}
         for point, place in zip(points, places, strict=True):
-            for name, found in recipe.seconds(point.microbatch, place.devices).items():
-                calls.setdefault(name, []).append(found.min(axis=1))
+            for name, seconds in recipe.seconds(point.microbatch, place.devices).items():
+                calls.setdefault(name, []).append(seconds.min(axis=1))
         clusters = [place.scenario.cluster for place in places]
         which: dict[int, int] = {}
         at = np.array([which.setdefault(id(place), len(which)) for place in places])
@@ -914,8 +920,8 @@ class Bounds:
                 place.network.least(asks.collective, asks.nbytes, asks.group, demand.groups)
                 for place in different
             ]
-            found: Floats = np.array(least)[at]
-            return found
+            seconds: Floats = np.array(least)[at]
+            return seconds
 
         prices = Prices(
             {name: np.array(columns).T * factors for name, columns in calls.items()},
@@ -924,7 +930,9 @@ class Bounds:
             _first(recipe.scenario, clusters) * factors,
             collective,
         )
-        step, busy = demand.least(prices, np.array([float(one.micro_steps) for one in points]))
+        step, busy = demand.least(
+            prices, np.array([float(member.micro_steps) for member in points])
+        )
         return SAFETY * step, SAFETY * busy
 
     def _spread(self) -> None:
@@ -938,8 +946,8 @@ class Bounds:
         joules = (least + node) * self.finish
         joules = joules + (levels[:, 0] - least) * self._steps * self.busy
         self.energy = np.where(known, joules / JOULES, inf)
-        for found in (self.cost, self.energy):  # ranks that leave have no cost
-            found[self._shrinks & np.isfinite(found)] = 0.0
+        for bound in (self.cost, self.energy):  # ranks that leave have no cost
+            bound[self._shrinks & np.isfinite(bound)] = 0.0
 
 
 SLOWED_BESIDE = np.zeros((NUM_BESIDE, 1), dtype=np.bool_)
@@ -948,17 +956,17 @@ SLOWED_BESIDE[[HOOKS, LAUNCHES]] = True  # columns of host work, which straggler
 
 def _beside(places: Sequence[SharedCluster]) -> Floats:
     """Seconds per unit of work outside calls, shape `(NUM_BESIDE, num_places)`."""
-    found = np.zeros((NUM_BESIDE, len(places)))
+    rates = np.zeros((NUM_BESIDE, len(places)))
     for number, place in enumerate(places):
         cluster = place.scenario.cluster
-        found[BYTES, number] = 1 / max(
-            max(one.stream_rate, one.memory_rate) for one in place.devices
+        rates[BYTES, number] = 1 / max(
+            max(member.stream_rate, member.memory_rate) for member in place.devices
         )
-        found[HOOKS, number] = cluster.overheads.hook
-        found[LAUNCHES, number] = cluster.overheads.launch
-        found[HOST_BYTES, number] = cluster.host.copying(1.0)
-        found[KERNELS, number] = min(device.launch for device in place.devices)
-    return found
+        rates[HOOKS, number] = cluster.overheads.hook
+        rates[LAUNCHES, number] = cluster.overheads.launch
+        rates[HOST_BYTES, number] = cluster.host.copying(1.0)
+        rates[KERNELS, number] = min(device.launch for device in place.devices)
+    return rates
 
 
 def _first(scenario: Scenario, clusters: Sequence[Cluster]) -> Floats:

@@ -53,7 +53,7 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
             "no difference from the next one beyond the noise of the simulated jobs: "
             f"{percent(1 - mine / theirs, '.3g')} {ADJECTIVES[goal]}, {_gpu_hours(best, other)}"
         )
-    found = [
+    reasons = [
         f"{percent(1 - mine / theirs, '.3g')} {ADJECTIVES[goal]} than the next",
         _gpu_hours(best, other),
     ]
@@ -63,9 +63,11 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
     }
     name = max(saved, key=lambda key: saved[key])
     if saved[name] > 0 and 2 * saved[name] > other.gpu_hours - best.gpu_hours > 0:
-        hours = [_share(one, TERMS[name]) * one.gpu_hours for one in (best, other)]
-        found.append(f"most of the difference is {name}: {hours[0]:.3g} in place of {hours[1]:.3g}")
-    return "; ".join(found)
+        hours = [_share(option, TERMS[name]) * option.gpu_hours for option in (best, other)]
+        reasons.append(
+            f"most of the difference is {name}: {hours[0]:.3g} in place of {hours[1]:.3g}"
+        )
+    return "; ".join(reasons)
 
 
 def why_alone(num_points: int, num_simulated: int, pruned: Mapping[str, int]) -> str:
@@ -80,40 +82,42 @@ def why_alone(num_points: int, num_simulated: int, pruned: Mapping[str, int]) ->
 
 def _gpu_hours(best: Option, other: Option) -> str:
     """GPU hours of both, and their price."""
-    said = f"{best.gpu_hours:.3g} GPU hours in place of {other.gpu_hours:.3g}"
+    hours = f"{best.gpu_hours:.3g} GPU hours in place of {other.gpu_hours:.3g}"
     prices = [
-        None if one.cost_usd is None or not one.gpu_hours else f"{one.cost_usd / one.gpu_hours:.3g}"
-        for one in (best, other)
+        None
+        if option.cost_usd is None or not option.gpu_hours
+        else f"{option.cost_usd / option.gpu_hours:.3g}"
+        for option in (best, other)
     ]
     if prices[0] is None or prices[1] is None:
-        return said
+        return hours
     if prices[0] == prices[1]:
-        return f"{said}, each {prices[0]} USD"
-    return f"{said}, at {prices[0]} in place of {prices[1]} USD per GPU hour"
+        return f"{hours}, each {prices[0]} USD"
+    return f"{hours}, at {prices[0]} in place of {prices[1]} USD per GPU hour"
 
 
 def _share(option: Option, keys: Sequence[str]) -> float:
-    found = sum(option.shares.get(key.removesuffix("_s"), 0.0) for key in keys)
-    return found / option.step_time_s if option.step_time_s else 0.0
+    seconds = sum(option.shares.get(key.removesuffix("_s"), 0.0) for key in keys)
+    return seconds / option.step_time_s if option.step_time_s else 0.0
 
 
 def why_on_front(option: Option, front: Sequence[Option]) -> str:
     """Explain why an option is on the front."""
-    found = []
-    if option.finish_s == min(one.finish_s for one in front):
-        found.append("the fastest")
-    costs = [one.cost_usd for one in front if one.cost_usd is not None]
+    reasons = []
+    if option.finish_s == min(other.finish_s for other in front):
+        reasons.append("the fastest")
+    costs = [other.cost_usd for other in front if other.cost_usd is not None]
     if costs and option.cost_usd == min(costs):
-        found.append("the cheapest")
-    if option.peak_memory_bytes == min(one.peak_memory_bytes for one in front):
-        found.append("the least memory")
-    if found:
-        return ", ".join(found)
-    faster = [one for one in front if one.finish_s <= option.finish_s and one is not option]
+        reasons.append("the cheapest")
+    if option.peak_memory_bytes == min(other.peak_memory_bytes for other in front):
+        reasons.append("the least memory")
+    if reasons:
+        return ", ".join(reasons)
+    faster = [other for other in front if other.finish_s <= option.finish_s and other is not option]
     saves = []
-    if all(_cost(option) < _cost(one) for one in faster):
+    if all(_cost(option) < _cost(other) for other in faster):
         saves.append("cheaper")
-    if all(option.peak_memory_bytes < one.peak_memory_bytes for one in faster):
+    if all(option.peak_memory_bytes < other.peak_memory_bytes for other in faster):
         saves.append("smaller")
     return f"{' and '.join(saves) or 'cheaper or smaller'} than all that are faster"
 
@@ -160,85 +164,89 @@ NO_FIGURE = {
 """Errors by field of an option that needs a price or power."""
 
 
-def check_figures(search: Search, asked: PlanRequest) -> None:
+def check_figures(search: Search, request: PlanRequest) -> None:
     """Raise a ScenarioError if no point has a figure for the goal or a limit."""
-    fields = {f"--for {asked.goal}": GOALS[asked.goal]}
-    fields |= {f"--{name}": LIMITS[name] for name in asked.limits}
+    fields = {f"--for {request.goal}": GOALS[request.goal]}
+    fields |= {f"--{name}": LIMITS[name] for name in request.limits}
     there = search.bounds.is_possible
-    found = [
+    problems = [
         f"{option}: {NO_FIGURE[field]}"
         for option, field in fields.items()
         if field in NO_FIGURE and not np.isfinite(search.least(field)[there]).any()
     ]
-    if found:
-        raise ScenarioError(found)
+    if problems:
+        raise ScenarioError(problems)
 
 
-def check_nearest_figures(search: Search, asked: PlanRequest, nearest: SearchedPoint) -> None:
+def check_nearest_figures(search: Search, request: PlanRequest, nearest: SearchedPoint) -> None:
     """Raise a ScenarioError if options within the limits have no figure for the goal."""
-    field = GOALS[asked.goal]
+    field = GOALS[request.goal]
     missed = search.misses(nearest.number, nearest.option)
     if nearest.option.value(field) is None and not missed:
-        said = f"{nearest.option.label or 'the scenario'} meets the limits, but {NO_FIGURE[field]}"
-        raise ScenarioError(f"--for {asked.goal}: {said}")
+        problem = (
+            f"{nearest.option.label or 'the scenario'} meets the limits, but {NO_FIGURE[field]}"
+        )
+        raise ScenarioError(f"--for {request.goal}: {problem}")
 
 
 class PlanReport:
     """Makes the options and notes of a plan's result."""
 
-    def __init__(self, search: Search, player: Player, asked: PlanRequest) -> None:
-        self._search, self._player, self._asked = search, player, asked
+    def __init__(self, search: Search, player: Player, request: PlanRequest) -> None:
+        self._search, self._player, self._asked = search, player, request
         self._left_out = 0
 
     def best(self) -> list[Option]:
         """The best options with their intervals."""
-        found = self._search.meeting()[:NUM_BEST]
-        self._player.find_intervals([one.number for one in found])
+        points = self._search.meeting()[:NUM_BEST]
+        self._player.find_intervals([point.number for point in points])
         options = []
-        for place, one in enumerate(found):
-            later = found[place + 1].option if place + 1 < len(found) else None
-            why = why_best(one.option, later, self._asked.goal) if place == 0 or later else ""
-            options.append(self.completed(one, why))
+        for place, point in enumerate(points):
+            later = points[place + 1].option if place + 1 < len(points) else None
+            why = why_best(point.option, later, self._asked.goal) if place == 0 or later else ""
+            options.append(self.completed(point, why))
         return options
 
     def front(self) -> list[Option]:
         """The front, with intervals of its first options."""
-        found = self._search.front()
-        self._left_out = max(len(found) - MAX_INTERVALS, 0)
-        self._player.find_intervals([one.number for one in found[:MAX_INTERVALS]])
-        options = [one.option for one in found]
-        return [self.completed(one, why_on_front(one.option, options)) for one in found]
+        points = self._search.front()
+        self._left_out = max(len(points) - MAX_INTERVALS, 0)
+        self._player.find_intervals([point.number for point in points[:MAX_INTERVALS]])
+        options = [point.option for point in points]
+        return [self.completed(point, why_on_front(point.option, options)) for point in points]
 
-    def nearest(self, one: SearchedPoint) -> Option:
+    def nearest(self, point: SearchedPoint) -> Option:
         """The option that misses the limits least, with its interval."""
-        self._player.find_intervals([one.number])
-        return self.completed(one, self.misses_in_words(one))
+        self._player.find_intervals([point.number])
+        return self.completed(point, self.misses_in_words(point))
 
-    def completed(self, one: SearchedPoint, why: str) -> Option:
+    def completed(self, point: SearchedPoint, why: str) -> Option:
         """Complete an option with its interval, probabilities and reason."""
-        option, player, limits = one.option, self._player, self._asked.limits
-        found = replace(option, why=why, misses=self._search.misses(one.number, option))
-        luck = player.simulated[one.number].luck
+        option, player, limits = point.option, self._player, self._asked.limits
+        completed = replace(option, why=why, misses=self._search.misses(point.number, option))
+        luck = player.simulated[point.number].luck
         by_luck = chance(option, limits, luck)
-        if one.number not in player.intervals:
-            return replace(found, chance_by_luck=by_luck, chance_to_meet=by_luck)
-        ends = player.intervals[one.number]
+        if point.number not in player.intervals:
+            return replace(completed, chance_by_luck=by_luck, chance_to_meet=by_luck)
+        ends = player.intervals[point.number]
         low, high = (None, None) if ends is None else (option.step_time_s * e for e in ends)
         meets = chance(option, limits, factors_of(luck, ends))
-        return replace(found, low_s=low, high_s=high, chance_by_luck=by_luck, chance_to_meet=meets)
+        return replace(
+            completed, low_s=low, high_s=high, chance_by_luck=by_luck, chance_to_meet=meets
+        )
 
-    def misses_in_words(self, one: SearchedPoint) -> str:
+    def misses_in_words(self, point: SearchedPoint) -> str:
         """Describe the limits that an option misses."""
-        found = self._search.misses(one.number, one.option)
-        if not found:
+        misses = self._search.misses(point.number, point.option)
+        if not misses:
             return "meets them"
-        said = "misses " + ", ".join(
-            f"{name} by {100 * (over - 1):.3g} %" for name, over in found.items()
+        sentence = "misses " + ", ".join(
+            f"{name} by {100 * (over - 1):.3g} %" for name, over in misses.items()
         )
         sure = self._asked.sure
-        if sure is None or not any(name in LIMITED for name in found):
-            return said
-        return f"{said} at the time that it does not exceed with {percent(sure, '.3g')}"
+        if sure is None or not any(name in LIMITED for name in misses):
+            return sentence
+        return f"{sentence} at the time that it does not exceed with {percent(sure, '.3g')}"
 
     def binding(self, nearest: SearchedPoint | None) -> str | None:
         """The limit that is missed most, or that excludes the best better option."""
@@ -276,11 +284,11 @@ class PlanReport:
 
     def _left_out_devices(self) -> Iterator[str]:
         """Name the devices that have no price, or no power, where the goal or a limit needs it."""
-        asked, bounds = self._asked, self._search.bounds
+        request, bounds = self._asked, self._search.bounds
         clusters = [(place.scenario.cluster, place.rates) for place in bounds.clusters]
-        if asked.choices.keys() != bounds.space.choices.keys():  # the catalogue's, by default
-            clusters += [(one, one.rates()) for one in catalogue_clusters()]
-        fields = {GOALS[asked.goal], *(LIMITS[name] for name in asked.limits)}
+        if request.choices.keys() != bounds.space.choices.keys():  # the catalogue's, by default
+            clusters += [(candidate, candidate.rates()) for candidate in catalogue_clusters()]
+        fields = {GOALS[request.goal], *(LIMITS[name] for name in request.limits)}
         for goal, what in (("cheapest", "price"), ("greenest", "power")):
             known, unknown = dict[str, None](), dict[str, None]()
             for cluster, rates in clusters:
@@ -291,23 +299,25 @@ class PlanReport:
 
     def notes(self, scenario: Scenario) -> list[str]:
         """Notes on the result."""
-        found = []
+        notes = []
         if scenario.target is None:
-            found.append("no target: times, money and energy are those of a million samples")
-        strategies = [one.whole.strategy for one in self._player.simulated.values()]
-        kinds = dict.fromkeys(one.kind for one in strategies if one.steps_together > 1)
+            notes.append("no target: times, money and energy are those of a million samples")
+        strategies = [simulated.whole.strategy for simulated in self._player.simulated.values()]
+        kinds = dict.fromkeys(
+            simulated.kind for simulated in strategies if simulated.steps_together > 1
+        )
         if kinds:
-            found.append(f"steps of {', '.join(kinds)} are means over whole periods")
+            notes.append(f"steps of {', '.join(kinds)} are means over whole periods")
         if self._asked.limits.keys() & LIMITED.keys() and None in self._player.intervals.values():
-            found.append(
+            notes.append(
                 "where the machine is not calibrated, chances count the luck of runs alone"
             )
         if self._left_out:
-            found.append(
+            notes.append(
                 f"90 % intervals are of the best and of the first {MAX_INTERVALS} of the front"
             )
-        found += self._energy_note()
-        found += self._left_out_devices()
+        notes += self._energy_note()
+        notes += self._left_out_devices()
         if any(option.cost_usd is None for option in self._search.options.values()):
-            found.append("some devices have no price; see cluster.price")
-        return found
+            notes.append("some devices have no price; see cluster.price")
+        return notes

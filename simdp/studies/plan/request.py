@@ -56,8 +56,8 @@ class Infeasible(NamedTuple):
     @classmethod
     def of_line(cls, line: str) -> Infeasible:
         """Make it from a line of a `ScenarioError`, led by a key."""
-        found = KEY.match(line)
-        return cls(line, found[1] if found else None)
+        match = KEY.match(line)
+        return cls(line, match[1] if match else None)
 
     @classmethod
     def of_batch(cls, batch: int, world_size: int, microbatch: int) -> Infeasible:
@@ -75,9 +75,9 @@ def summed(
     value that makes most points feasible.
     """
     groups: dict[tuple[str, str | None], dict[Infeasible, int]] = {}
-    for one, count in counts.items():
-        groups.setdefault((one.reason, one.option), {})[one] = count
-    found = [
+    for infeasible, count in counts.items():
+        groups.setdefault((infeasible.reason, infeasible.option), {})[infeasible] = count
+    rows = [
         {
             "reason": reason,
             "count": sum(group.values()),
@@ -85,14 +85,16 @@ def summed(
         }
         for (reason, option), group in groups.items()
     ]
-    return sorted(found, key=lambda row: (-row["count"], row["reason"]))
+    return sorted(rows, key=lambda row: (-row["count"], row["reason"]))
 
 
 def _freeing(
     option: str | None, group: Mapping[Infeasible, int], possible: Mapping[int, int]
 ) -> str | None:
     """An option, with a value if one is known."""
-    divisors = Counter({one.divisor: count for one, count in group.items() if one.divisor})
+    divisors = Counter(
+        {infeasible.divisor: count for infeasible, count in group.items() if infeasible.divisor}
+    )
     if not divisors:
         return option
     batch = next(iter(group)).batch
@@ -272,8 +274,8 @@ class Space:
             self._per_node[machine] = held, "inter_node" in cluster
         held, networked = self._per_node[machine]
         if nodes > 1 and not networked:
-            said = f"{machine or 'the cluster'} is one node, without a network"
-            return Infeasible(said, "cluster.inter_node")
+            reason = f"{machine or 'the cluster'} is one node, without a network"
+            return Infeasible(reason, "cluster.inter_node")
         return int(nodes * held)
 
     def raw_of(self, settings: Mapping[str, Any]) -> Raw:
@@ -419,28 +421,28 @@ def doubled(key: str, text: str) -> list[Any]:
 
 def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
     """Check the keys and values of choices; a ScenarioError has every problem."""
-    known, found = [*Scenario.model_fields, NODES], []
+    known, lines = [*Scenario.model_fields, NODES], []
     for key, values in choices.items():
         first = key.split(".")[0]
         if first not in known or first in ("sweep", "name", "measured", "target"):
             allowed = [name for name in known if name not in ("sweep", "measured")]
             line = unknown_key(first, allowed, Scenario)
-            found.append(f"--choose {key}: {line}")
+            lines.append(f"--choose {key}: {line}")
         elif not values:
-            found.append(f"--choose {key}: has no value; write {key}=V1,V2.")
+            lines.append(f"--choose {key}: has no value; write {key}=V1,V2.")
         elif len({repr(value) for value in values}) < len(values):
-            found.append(f"--choose {key}: has a value twice; write each once.")
+            lines.append(f"--choose {key}: has a value twice; write each once.")
         elif key == NODES:
             wrong = [v for v in values if not isinstance(v, int) or isinstance(v, bool) or v < 1]
             if wrong:
-                found.append(
+                lines.append(
                     f"--choose nodes: {shown(wrong[0])} is not a whole number of 1 or more; write "
                     "nodes=1,2,8."
                 )
     if NODES in choices and WORLD in choices:
-        found.append(f"--choose nodes: sets the number of ranks, as {WORLD} does; keep one.")
-    if found:
-        raise ScenarioError(found)
+        lines.append(f"--choose nodes: sets the number of ranks, as {WORLD} does; keep one.")
+    if lines:
+        raise ScenarioError(lines)
 
 
 def usual_choices(scenario: Scenario, goal: str) -> dict[str, list[Any]]:
@@ -448,16 +450,16 @@ def usual_choices(scenario: Scenario, goal: str) -> dict[str, list[Any]]:
     kind = scenario.strategy.kind
     options = scenario.strategy.model_dump(mode="json", exclude_defaults=True)
     own = {"kind": kind, **options} if options else kind
-    found: dict[str, list[Any]] = {
+    choices: dict[str, list[Any]] = {
         MACHINE: machines_for(goal),
         NODES: DEFAULT_NODES,
         "strategy": [own, *(strategy for strategy in STRATEGIES if strategy != own)],
     }
     if not scenario.workload.model.timed:
-        found[MICRO] = DEFAULT_MICRO
+        choices[MICRO] = DEFAULT_MICRO
         if scenario.workload.graph.blocks:
-            found["workload.recompute"] = ["none", "blocks"]
-    return found
+            choices["workload.recompute"] = ["none", "blocks"]
+    return choices
 
 
 def machines_for(goal: str) -> list[str]:
@@ -480,41 +482,41 @@ def has_figure(rates: Rates, goal: str) -> bool:
     return rates.price is not None if goal == "cheapest" else rates.has_power
 
 
-def refuse(scenario: Scenario, asked: PlanRequest) -> None:
+def refuse(scenario: Scenario, request: PlanRequest) -> None:
     """Raise a ScenarioError with every reason why no plan can be made."""
-    found = []
-    if asked.goal not in GOALS:
-        found.append(f"--for: {unknown_name('goal', asked.goal, list(GOALS))}")
+    problems = []
+    if request.goal not in GOALS:
+        problems.append(f"--for: {unknown_name('goal', request.goal, list(GOALS))}")
     for name in ("deadline", "budget", "energy"):
-        if name in asked.limits and scenario.target is None:
-            found.append(
+        if name in request.limits and scenario.target is None:
+            problems.append(
                 f"--{name}: the scenario has no target; add target: "
                 "{samples: 1e9}, or {epochs: 90}, or {benchmark: bert}."
             )
-    if asked.sure is not None and not 0.5 <= asked.sure < 1:
-        found.append(
-            f"--sure {format_percent(asked.sure)}: is out of range; write a probability from 50% "
+    if request.sure is not None and not 0.5 <= request.sure < 1:
+        problems.append(
+            f"--sure {format_percent(request.sure)}: is out of range; write a probability from 50% "
             "to 99.9%."
         )
-    if asked.sure is not None and not any(name in asked.limits for name in LIMITED):
-        found.append(
+    if request.sure is not None and not any(name in request.limits for name in LIMITED):
+        problems.append(
             "--sure: needs a limit that options can meet; add --deadline, --budget or --energy."
         )
     if isinstance(scenario.target, LossReached):
-        found.append(
+        problems.append(
             "target.loss: is only known from a run that learns; write {samples: ...} for a plan."
         )
     if scenario.workload.mode != "training":
-        found.append("workload.mode: a plan is for training; leave mode out.")
+        problems.append("workload.mode: a plan is for training; leave mode out.")
     if scenario.neighbours:
-        found.append("neighbours: a plan simulates no other jobs; leave them out.")
-    if asked.global_batch is not None and ACCUM in asked.choices:
-        found.append(
+        problems.append("neighbours: a plan simulates no other jobs; leave them out.")
+    if request.global_batch is not None and ACCUM in request.choices:
+        problems.append(
             f"--global-batch: sets the number of micro-steps, as --choose {ACCUM} does; "
             "leave one out."
         )
-    if found:
-        raise ScenarioError(found)
+    if problems:
+        raise ScenarioError(problems)
 
 
 SAME_RESULT = {
@@ -558,15 +560,15 @@ class LearningSettings:
     def changes(self, other: LearningSettings) -> list[str]:
         """List differences from another scenario, as ``"global batch: 512 in place of 256"``."""
         names = dict.fromkeys([*self.traits, *other.traits])
-        found = [
+        settings = [
             (name, other.traits.get(name, "none"), self.traits.get(name, "none")) for name in names
         ]
-        found += [
+        settings += [
             (key, written(other.keys[key]), written(self.keys[key]))
             for key in self.keys
             if key not in SAME_RESULT | PRECISION and other.keys.get(key) != self.keys[key]
         ]
-        return [f"{name}: {new} in place of {old}" for name, new, old in found if new != old]
+        return [f"{name}: {new} in place of {old}" for name, new, old in settings if new != old]
 
 
 def _precision(scenario: Scenario) -> str:
@@ -576,6 +578,6 @@ def _precision(scenario: Scenario) -> str:
     if workload.precision.kind != "full":
         parts.append(written(workload.precision.model_dump(mode="json", exclude_none=True)))
     for key, value in scenario.strategy.precision_options.items():
-        said = value.model_dump(mode="json") if isinstance(value, Spec) else value
-        parts.append(f"{key} {written(said)}")
+        plain = value.model_dump(mode="json") if isinstance(value, Spec) else value
+        parts.append(f"{key} {written(plain)}")
     return ", ".join(parts)

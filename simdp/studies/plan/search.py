@@ -116,8 +116,8 @@ class Search:
 
     def least(self, field: str) -> Floats:
         """Bounds of a field of `Option`."""
-        found: Floats = getattr(self.bounds, FIELDS[field])
-        return found
+        bound: Floats = getattr(self.bounds, FIELDS[field])
+        return bound
 
     def allowed(self, name: str) -> Floats:
         """Limit of each point."""
@@ -129,7 +129,7 @@ class Search:
 
     def misses(self, number: int, option: Option, without: str | None = None) -> dict[str, float]:
         """Missed limits of a simulated point: value over limit; ``without`` is ignored."""
-        found = {}
+        excess = {}
         for name, field in LIMITS.items():
             value, allowed = option.value(field), float(self.allowed(name)[number])
             if name == without or allowed == inf:
@@ -137,19 +137,19 @@ class Search:
             if value is not None and self._margin is not None and name in LIMITED:
                 value *= self._margin(number)
             if value is None or value > allowed * SAME:
-                found[name] = inf if value is None else value / allowed
-        return found
+                excess[name] = inf if value is None else value / allowed
+        return excess
 
     def _may_meet(self, without: str | None = None) -> Bools:
         """Points that by their bounds may meet every limit."""
-        found = self.bounds.is_possible.copy()
+        may_meet = self.bounds.is_possible.copy()
         for name, field in LIMITS.items():
             if name != without:
-                found &= self.least(field) <= self.allowed(name) * SAME
-        found &= np.isfinite(self.least(GOALS[self.goal]))
+                may_meet &= self.least(field) <= self.allowed(name) * SAME
+        may_meet &= np.isfinite(self.least(GOALS[self.goal]))
         if self.failed:
-            found[list(self.failed)] = False
-        return found
+            may_meet[list(self.failed)] = False
+        return may_meet
 
     # Searching -----------------------------------------------------------------------------------
 
@@ -166,41 +166,41 @@ class Search:
     def meeting(self, without: str | None = None) -> list[SearchedPoint]:
         """Simulated points that meet all limits, the best first."""
         field = GOALS[self.goal]
-        found = [
+        points = [
             SearchedPoint(number, option)
             for number, option in self.options.items()
             if not self.misses(number, option, without) and option.value(field) is not None
         ]
-        return sorted(found, key=lambda one: (one.option.value(field) or 0.0, one.number))
+        return sorted(points, key=lambda point: (point.option.value(field) or 0.0, point.number))
 
     def front(self) -> list[SearchedPoint]:
         """Points that none dominates, the fastest first."""
-        found = self.meeting()
-        values = np.array([_objectives(one.option) for one in found]).reshape(-1, 3)
+        points = self.meeting()
+        values = np.array([_objectives(point.option) for point in points]).reshape(-1, 3)
         kept = []
-        for number, one in enumerate(found):
+        for number, point in enumerate(points):
             no_worse = (values <= values[number]).all(axis=1)
             better = no_worse & (values < values[number]).any(axis=1)
             equal = no_worse & ~better
             if not better.any() and int(np.flatnonzero(equal)[0]) == number:
-                kept.append(one)
-        return sorted(kept, key=lambda one: (_objectives(one.option), one.number))
+                kept.append(point)
+        return sorted(kept, key=lambda point: (_objectives(point.option), point.number))
 
     def without(self, name: str) -> SearchedPoint | None:
         """The best point without one limit; None if there is none."""
         field = GOALS[self.goal]
         while True:
-            found = self.meeting(name)
+            points = self.meeting(name)
             least = self.least(field)
             left = self._may_meet(name)
             left[list(self.options)] = False
-            if found:
-                best = found[0].option.value(field)
+            if points:
+                best = points[0].option.value(field)
                 assert best is not None
                 left &= least < best
             numbers = np.flatnonzero(left)
             if not len(numbers):
-                return found[0] if found else None
+                return points[0] if points else None
             order = np.lexsort((numbers, least[numbers]))
             self._simulate(numbers[order[: POINTS_AT_ONCE // 4]])
 
@@ -213,11 +213,11 @@ class Search:
             miss[known] = np.maximum(miss[known], self.least(field)[known] / allowed[known])
         miss[~self.bounds.is_possible] = inf
         while True:
-            found = [
+            candidates = [
                 (max(self.misses(number, option).values(), default=1.0), number)
                 for number, option in self.options.items()
             ]
-            best = min(found, default=(inf, -1))
+            best = min(candidates, default=(inf, -1))
             left = miss < best[0]
             left[[*self.options, *self.failed]] = False
             numbers = np.flatnonzero(left)
@@ -235,26 +235,26 @@ class Search:
 
     def _is_needed(self) -> Bools:
         """Points that by their bounds may be among the best or on the front."""
-        found = self.meeting()
+        points = self.meeting()
         field = GOALS[self.goal]
-        if len(found) >= NUM_BEST:
-            last = found[NUM_BEST - 1].option.value(field)
+        if len(points) >= NUM_BEST:
+            last = points[NUM_BEST - 1].option.value(field)
             assert last is not None
             needed: Bools = self.least(field) < last
         else:
             needed = np.ones(len(self.bounds.points), dtype=np.bool_)
-        return needed | ~self._is_worse([one.option for one in found])
+        return needed | ~self._is_worse([point.option for point in points])
 
     def _is_worse(self, options: Sequence[Option]) -> Bools:
         """Points with bounds no better than a simulated point in time, cost and memory."""
         time, cost, memory = (
             self.least(field) for field in ("finish_s", "cost_usd", "peak_memory_bytes")
         )
-        found = np.zeros(len(time), dtype=np.bool_)
+        is_worse = np.zeros(len(time), dtype=np.bool_)
         for option in options:
             t, c, m = _objectives(option)
-            found |= (time >= t) & (cost >= c) & (memory >= m)
-        return found
+            is_worse |= (time >= t) & (cost >= c) & (memory >= m)
+        return is_worse
 
     def _next(self, numbers: Ints) -> Ints:
         """The next points to simulate: the best by the goal's bound, without dominated ones."""
@@ -317,7 +317,7 @@ class Sampled(NamedTuple):
 
 def sampled(
     space: Space,
-    asked: PlanRequest,
+    request: PlanRequest,
     need_of: NeedOf,
     executor: PointExecutor,
     seed: int,
@@ -329,15 +329,15 @@ def sampled(
     not installed.
     """
     study = _study(space, seed)
-    found = _BoundsCache(space, asked, need_of, executor)
+    cache = _BoundsCache(space, request, need_of, executor)
     for number in range(GENERATIONS):
         trials = [study.ask() for _ in range(GENERATION)]
-        values = found.values([_chosen(trial, space) for trial in trials])
+        values = cache.values([_chosen(trial, space) for trial in trials])
         for trial, value in zip(trials, values, strict=True):
             _report_trial(study, trial, value)
-        progress(f"bounds of {len(found.seen):,} points, generation {number + 1} of {GENERATIONS}")
-    points = sorted(found.points.values(), key=lambda point: point.number)
-    return Sampled(points, found.impossible, Bounds(space, points, need_of, found.bounds))
+        progress(f"bounds of {len(cache.seen):,} points, generation {number + 1} of {GENERATIONS}")
+    points = sorted(cache.points.values(), key=lambda point: point.number)
+    return Sampled(points, cache.impossible, Bounds(space, points, need_of, cache.bounds))
 
 
 def _study(space: Space, seed: int) -> Any:
@@ -374,19 +374,19 @@ class _BoundsCache:
     """Computes bounds, and caches them for points that repeat."""
 
     def __init__(
-        self, space: Space, asked: PlanRequest, need_of: NeedOf, executor: PointExecutor
+        self, space: Space, request: PlanRequest, need_of: NeedOf, executor: PointExecutor
     ) -> None:
-        self._space, self._asked = space, asked
+        self._space, self._asked = space, request
         self._need_of, self._executor = need_of, executor
         self.seen: dict[int, _TrialValue | None] = {}
         self.points: dict[int, PlanPoint] = {}
         self.impossible: dict[Infeasible, int] = {}
         self.bounds: Bounds | None = None
 
-    def values(self, asked: Sequence[tuple[int, dict[str, Any]]]) -> list[_TrialValue | None]:
+    def values(self, trials: Sequence[tuple[int, dict[str, Any]]]) -> list[_TrialValue | None]:
         """Values of points; None for impossible ones."""
         fresh = list[PlanPoint]()
-        for number, chosen in asked:
+        for number, chosen in trials:
             if number in self.seen:
                 continue
             self.seen[number] = None
@@ -397,7 +397,7 @@ class _BoundsCache:
                 self.impossible[point] = self.impossible.get(point, 0) + 1
         if fresh:
             self._look(fresh)
-        return [self.seen[number] for number, _ in asked]
+        return [self.seen[number] for number, _ in trials]
 
     def _look(self, points: Sequence[PlanPoint]) -> None:
         bounds = Bounds(self._space, points, self._need_of, self.bounds)
@@ -501,12 +501,12 @@ class Player:
 
     def play(self, numbers: Sequence[int]) -> list[Option | None]:
         """Simulate points by their numbers; None for invalid ones."""
-        each = [self._standing_for(self.bounds.points[number]) for number in numbers]
-        flat = [scenario for one in each for scenario in one.scenarios]
-        found = iter(simulate_all(flat, executor=self._executor, store=self._store))
+        groups = [self._standing_for(self.bounds.points[number]) for number in numbers]
+        flat = [scenario for group in groups for scenario in group.scenarios]
+        results = iter(simulate_all(flat, executor=self._executor, store=self._store))
         return [
-            self._option(number, one, [next(found) for _ in one.scenarios])
-            for number, one in zip(numbers, each, strict=True)
+            self._option(number, group, [next(results) for _ in group.scenarios])
+            for number, group in zip(numbers, groups, strict=True)
         ]
 
     def find_intervals(self, numbers: Sequence[int]) -> None:
@@ -549,9 +549,9 @@ class Player:
     def _option(
         self, number: int, played: SimulatedPoint, results: Sequence[Result | Failed]
     ) -> Option | None:
-        there = [one for one in results if isinstance(one, Result)]
+        there = [result for result in results if isinstance(result, Result)]
         wrong = next(
-            (one.problems[0] for one in results if isinstance(one, Failed)), played.problem
+            (result.problems[0] for result in results if isinstance(result, Failed)), played.problem
         )
         if played.whole is not None and not fits_host(played.whole):
             needed, has = offloaded_nbytes(played.whole), played.whole.cluster.host_memory
@@ -589,15 +589,15 @@ class Player:
             energy = None if runs.energy_kwh is None else runs.energy_kwh.mean
             luck = np.sort(runs.finishes) / seconds
             mean_error = float(luck.std(ddof=1) / np.sqrt(len(luck)))
-        self.simulated[number] = found = Simulated(metrics, peak, luck, whole)
-        share = found.peak / float(self.bounds.room[number])
+        self.simulated[number] = simulated = Simulated(metrics, peak, luck, whole)
+        share = simulated.peak / float(self.bounds.room[number])
         return Option(
             set={key: value for key, value in point.settings.items() if value is not None},
             step_time_s=metrics["step_time_s"],
             finish_s=seconds,
             cost_usd=cost,
             energy_kwh=energy,
-            peak_memory_bytes=found.peak,
+            peak_memory_bytes=simulated.peak,
             limit=limit_of(metrics, share),
             shares={key.removesuffix("_s"): metrics[key] for key in PARTS},
             world_size=point.world_size,

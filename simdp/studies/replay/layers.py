@@ -45,13 +45,13 @@ def split_elements(total: int, num_tensors: int, cap: int | None) -> list[int]:
         In the order in which they become ready; each above 0, if there are enough elements.
     """
     num = max(1, min(num_tensors, total))
-    each = total // num
-    if cap is not None and each * (num - 1) >= cap:
-        each = max((cap - 1) // (num - 1), 0)
-    if not each:
+    part = total // num
+    if cap is not None and part * (num - 1) >= cap:
+        part = max((cap - 1) // (num - 1), 0)
+    if not part:
         return [0] * (num_tensors - 1) + [total]
-    found = [each] * (num - 1)
-    return [*found, total - sum(found)] + [0] * (num_tensors - num)
+    parts = [part] * (num - 1)
+    return [*parts, total - sum(parts)] + [0] * (num_tensors - num)
 
 
 def tensors_by_bucket(ends: Sequence[int], places: Sequence[int]) -> list[list[int]]:
@@ -69,14 +69,14 @@ def tensors_by_bucket(ends: Sequence[int], places: Sequence[int]) -> list[list[i
     list of list of int
         Numbers of the tensors of each bucket; what is behind all is the last one's.
     """
-    found: list[list[int]] = [[] for _ in ends]
+    buckets: list[list[int]] = [[] for _ in ends]
     bucket = 0
     for number, place in enumerate(places):
         while bucket < len(ends) - 1 and place > ends[bucket]:
             bucket += 1
-        if found:
-            found[bucket].append(number)
-    return found
+        if buckets:
+            buckets[bucket].append(number)
+    return buckets
 
 
 def packed_by_size(sizes: Sequence[int], totals: Sequence[int]) -> list[list[int]] | None:
@@ -96,7 +96,7 @@ def packed_by_size(sizes: Sequence[int], totals: Sequence[int]) -> list[list[int
         None where they do not fill the buckets.
     """
     room = list(totals)
-    found: list[list[int]] = [[] for _ in totals]
+    buckets: list[list[int]] = [[] for _ in totals]
     for size in sorted(sizes, reverse=True):
         bucket = min(
             (i for i, left in enumerate(room) if left >= size), key=room.__getitem__, default=None
@@ -104,8 +104,8 @@ def packed_by_size(sizes: Sequence[int], totals: Sequence[int]) -> list[list[int
         if bucket is None:
             return None
         room[bucket] -= size
-        found[bucket].insert(0, size)
-    return None if any(room) else found
+        buckets[bucket].insert(0, size)
+    return None if any(room) else buckets
 
 
 # Tensors ------------------------------------------------------------------------------------------
@@ -132,47 +132,51 @@ class ReplayedLayer:
 def with_even_tensors(layers: list[ReplayedLayer], elements: int) -> list[ReplayedLayer]:
     """Divide gradients among all tensors evenly."""
     slots = [
-        (i, name) for i, one in enumerate(layers) for name, _ in one.tensors or ((one.name, 0),)
+        (i, name)
+        for i, layer in enumerate(layers)
+        for name, _ in layer.tensors or ((layer.name, 0),)
     ]
     sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
     for (i, name), size in zip(slots, split_elements(elements, len(slots), None), strict=True):
         sizes[i].append((name, size))
-    return [replace(one, tensors=tuple(sizes[i])) for i, one in enumerate(layers)]
+    return [replace(layer, tensors=tuple(sizes[i])) for i, layer in enumerate(layers)]
 
 
 def with_tensors(
-    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+    layers: list[ReplayedLayer], recognised: Recognised, itemsize: int, named: bool
 ) -> list[ReplayedLayer]:
     """Give tensors their sizes, from the copies of our own traces or from the buckets."""
     if any(nbytes for layer in layers for _, nbytes in layer.tensors):
         layers = [
-            replace(each, tensors=tuple((n, size // itemsize) for n, size in each.tensors))
-            for each in layers
+            replace(reduced, tensors=tuple((n, size // itemsize) for n, size in reduced.tensors))
+            for reduced in layers
         ]
-        return _with_lost(layers, found, itemsize)
-    if not found.buckets:
+        return _with_lost(layers, recognised, itemsize)
+    if not recognised.buckets:
         return layers
-    if found.sharded == "units":
-        return _by_units(layers, found, itemsize, named)
-    if found.tensors:
-        layers = _by_tensors(layers, found, itemsize)
-        return layers if named else _in_blocks(layers, [sent.after for sent in found.buckets])
-    return _by_buckets(layers, found, itemsize, named)
+    if recognised.sharded == "units":
+        return _by_units(layers, recognised, itemsize, named)
+    if recognised.tensors:
+        layers = _by_tensors(layers, recognised, itemsize)
+        return layers if named else _in_blocks(layers, [sent.after for sent in recognised.buckets])
+    return _by_buckets(layers, recognised, itemsize, named)
 
 
 def _by_buckets(
-    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+    layers: list[ReplayedLayer], recognised: Recognised, itemsize: int, named: bool
 ) -> list[ReplayedLayer]:
-    ends = [sent.after for sent in found.buckets]
+    ends = [sent.after for sent in recognised.buckets]
     slots = [
-        (i, name) for i, one in enumerate(layers) for name, _ in one.tensors or ((one.name, 0),)
+        (i, name)
+        for i, layer in enumerate(layers)
+        for name, _ in layer.tensors or ((layer.name, 0),)
     ]
-    caps = found.caps()
+    caps = recognised.caps()
     sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
     sorted_in = tensors_by_bucket(ends, [layers[i].place for i, _ in slots])
     # A bucket without a tensor of its own adds one next to the last of the bucket before.
     at = 0
-    for number, (sent, mine) in enumerate(zip(found.buckets, sorted_in, strict=True)):
+    for number, (sent, mine) in enumerate(zip(recognised.buckets, sorted_in, strict=True)):
         total = round(whole_nbytes(sent) / itemsize)
         cap = caps[min(number, len(caps) - 1)]
         if not mine:
@@ -183,33 +187,33 @@ def _by_buckets(
             at, name = slots[slot]
             if size:
                 sizes[at].append((name, size))
-    layers = [replace(one, tensors=tuple(sizes[i])) for i, one in enumerate(layers)]
+    layers = [replace(layer, tensors=tuple(sizes[i])) for i, layer in enumerate(layers)]
     return layers if named else _in_blocks(layers, ends)
 
 
 def _with_lost(
-    layers: list[ReplayedLayer], found: Recognised, itemsize: int
+    layers: list[ReplayedLayer], recognised: Recognised, itemsize: int
 ) -> list[ReplayedLayer]:
     """Add tensors that are broadcast with copies too short to appear in the trace."""
     known = Counter(size for layer in layers for _, size in layer.tensors)
-    lost = Counter(round(nbytes / itemsize) for nbytes in found.tensors) - known
+    lost = Counter(round(nbytes / itemsize) for nbytes in recognised.tensors) - known
     more = tuple((f"lost{i}", size) for i, size in enumerate(lost.elements()))
     return [*layers[:-1], replace(layers[-1], tensors=(*layers[-1].tensors, *more))]
 
 
 def _by_tensors(
-    layers: list[ReplayedLayer], found: Recognised, itemsize: int
+    layers: list[ReplayedLayer], recognised: Recognised, itemsize: int
 ) -> list[ReplayedLayer]:
     """Divide the tensors that are broadcast behind the update: those of a bucket over its layers.
 
     They come by owner. Sizes of buckets show their tensors; else torch's rule does, from the last
     to the first.
     """
-    elements = [round(nbytes / itemsize) for nbytes in found.tensors]
-    totals = [_elements(sent, itemsize) for sent in found.buckets]
-    buckets = packed_by_size(elements, totals) or _by_rule(elements, found, itemsize)
+    elements = [round(nbytes / itemsize) for nbytes in recognised.tensors]
+    totals = [_elements(sent, itemsize) for sent in recognised.buckets]
+    buckets = packed_by_size(elements, totals) or _by_rule(elements, recognised, itemsize)
     sorted_in = tensors_by_bucket(
-        [sent.after for sent in found.buckets], [layer.place for layer in layers]
+        [sent.after for sent in recognised.buckets], [layer.place for layer in layers]
     )
     sizes: dict[int, list[tuple[str, int]]] = {i: [] for i in range(len(layers))}
     for number, mine in enumerate(buckets):
@@ -218,13 +222,15 @@ def _by_tensors(
             # The last one is ready with its bucket.
             at = slots[(k + 1) * len(slots) // len(mine) - 1] if len(mine) > 1 else slots[-1]
             sizes[max(at, slots[0])].append((f"{layers[at].name}.{number}.{k}", size))
-    return [replace(one, tensors=tuple(sizes[i])) for i, one in enumerate(layers)]
+    return [
+        replace(replayed_layer, tensors=tuple(sizes[i])) for i, replayed_layer in enumerate(layers)
+    ]
 
 
-def _by_rule(elements: Sequence[int], found: Recognised, itemsize: int) -> list[list[int]]:
+def _by_rule(elements: Sequence[int], recognised: Recognised, itemsize: int) -> list[list[int]]:
     """Tensors of each bucket, as torch closes them."""
     buckets: list[list[int]] = [[]]
-    caps = [cap / itemsize for cap in found.caps()]
+    caps = [cap / itemsize for cap in recognised.caps()]
     for size in reversed(elements):
         if sum(buckets[-1]) >= caps[min(len(buckets), len(caps)) - 1]:
             buckets.append([])
@@ -234,21 +240,21 @@ def _by_rule(elements: Sequence[int], found: Recognised, itemsize: int) -> list[
 
 def _in_blocks(layers: list[ReplayedLayer], ends: Sequence[int]) -> list[ReplayedLayer]:
     """Name layers after their buckets, so that these are the units of sharded strategies."""
-    found = []
+    named_layers = []
     for layer in layers:
         bucket = sum(end < layer.place for end in ends)
         prefix = f"bucket.{min(bucket, len(ends) - 1)}."
         tensors = tuple((prefix + name, size) for name, size in layer.tensors)
-        found.append(replace(layer, name=prefix + layer.name, tensors=tensors))
-    return found
+        named_layers.append(replace(layer, name=prefix + layer.name, tensors=tensors))
+    return named_layers
 
 
 def _by_units(
-    layers: list[ReplayedLayer], found: Recognised, itemsize: int, named: bool
+    layers: list[ReplayedLayer], recognised: Recognised, itemsize: int, named: bool
 ) -> list[ReplayedLayer]:
     """Name layers after their units, and divide each unit's elements among its layers."""
-    order = [*found.buckets]
-    named = named and are_labelled(found, [layer.name for layer in layers])
+    order = [*recognised.buckets]
+    named = named and are_labelled(recognised, [layer.name for layer in layers])
     units = [_unit_of(sent, i, len(order), named) for i, sent in enumerate(order)]
     blocks = [unit for unit in units if unit != ROOT]
     homes_of = list[str]()
@@ -282,9 +288,9 @@ def _elements(sent: StepCollective, itemsize: int) -> int:
     return round(whole_nbytes(sent) / itemsize)
 
 
-def are_labelled(found: Recognised, layers: Sequence[str]) -> bool:
+def are_labelled(recognised: Recognised, layers: Sequence[str]) -> bool:
     """Whether the collectives of units name modules of the model, as some of our traces do."""
-    labels = [_unit_of(sent, i, 0, True) for i, sent in enumerate(found.buckets)]
+    labels = [_unit_of(sent, i, 0, True) for i, sent in enumerate(recognised.buckets)]
     known = [unit for unit in labels if unit != ROOT]
     return bool(known) and all(
         any(name == unit or name.startswith(unit + ".") for name in layers) for unit in known
@@ -299,18 +305,20 @@ def _unit_of(sent: StepCollective, number: int, count: int, named: bool) -> str:
     return ROOT if number == count - 1 else f"blocks.{count - 2 - number}"
 
 
-def units_of(found: Recognised, layers: Sequence[str] | None) -> list[str] | str:
+def units_of(recognised: Recognised, layers: Sequence[str] | None) -> list[str] | str:
     """The units as a strategy names them: modules that differ in a number alone are a pattern.
 
     Parameters
     ----------
-    found : Recognised
+    recognised : Recognised
         The strategy.
     layers : sequence of str, optional
         All layers, where collectives are named after them. A pattern may mean no other of these.
     """
-    count = len(found.buckets)
-    names = [_unit_of(sent, i, count, layers is not None) for i, sent in enumerate(found.buckets)]
+    count = len(recognised.buckets)
+    names = [
+        _unit_of(sent, i, count, layers is not None) for i, sent in enumerate(recognised.buckets)
+    ]
     patterns = []
     for name in reversed(names):
         stem, _, last = name.rpartition(".")
@@ -329,7 +337,7 @@ SLACK = 1e-6  # part of forward that counts as no time
 
 
 def by_fetches(
-    layers: Sequence[ReplayedLayer], found: Recognised, step: StepWork
+    layers: Sequence[ReplayedLayer], recognised: Recognised, step: StepWork
 ) -> list[ReplayedLayer]:
     """Give each layer its share of what is fetched with it, and of what stays whole.
 
@@ -341,31 +349,33 @@ def by_fetches(
     ----------
     layers : sequence of Layer
         In the order of backward.
-    found : Recognised
+    recognised : Recognised
         With the gathers of forward, and those behind the update.
     step : StepWork
         A typical one.
     """
     order = [*reversed(layers)]
     sizes: list[list[int]] = [[] for _ in order]
-    cap = int(found.strategy.get("prefetch_bucket_size", PREFETCHED_ELEMENTS))
-    for sent, mine in zip(found.units, _layers_of_gathers(order, found, step), strict=True):
+    cap = int(recognised.strategy.get("prefetch_bucket_size", PREFETCHED_ELEMENTS))
+    for sent, mine in zip(
+        recognised.units, _layers_of_gathers(order, recognised, step), strict=True
+    ):
         elements = elements_of(sent)
         most = max(elements // (PERSISTENT_ELEMENTS + 1), 1)
         num = min(_count(sent) or len(mine), most)
         longest = sorted(sorted(mine, key=lambda i: -order[i].backward)[:num])
         for k, size in enumerate(split_elements(elements, num, cap)):
             sizes[longest[k * len(longest) // num]].append(size)
-    free = [i for i, each in enumerate(sizes) if not each] or [*range(len(order))]
-    for sent in found.persistent:
+    free = [i for i, part in enumerate(sizes) if not part] or [*range(len(order))]
+    for sent in recognised.persistent:
         elements = elements_of(sent)
         num = max(len(free), -(-elements // PERSISTENT_ELEMENTS))
         for k, size in enumerate(split_elements(elements, num, None)):
             sizes[free[k % len(free)]].append(size)
     given = []
-    for layer, each in zip(layers, reversed(sizes), strict=True):
-        names = [f"{layer.name}.{k}" if k else layer.name for k in range(len(each))]
-        given.append(replace(layer, tensors=tuple(zip(names, reversed(each), strict=True))))
+    for layer, part in zip(layers, reversed(sizes), strict=True):
+        names = [f"{layer.name}.{k}" if k else layer.name for k in range(len(part))]
+        given.append(replace(layer, tensors=tuple(zip(names, reversed(part), strict=True))))
     return given
 
 
@@ -376,13 +386,13 @@ def _count(sent: StepCollective) -> int | None:
 
 
 def _layers_of_gathers(
-    order: Sequence[ReplayedLayer], found: Recognised, step: StepWork
+    order: Sequence[ReplayedLayer], recognised: Recognised, step: StepWork
 ) -> list[list[int]]:
     """Layers of each gather: from the one that its name says on, else from where it was there."""
-    named = [_layer_named(order, sent) for sent in found.units]
+    named = [_layer_named(order, sent) for sent in recognised.units]
     begins = [begin for begin in named if begin is not None]
     if len(begins) < len(named) or any(b <= a for a, b in pairwise(begins)):
-        begins = _timed(order, found.units, step)
+        begins = _timed(order, recognised.units, step)
     return [
         [*range(begin, max(end, begin + 1))]
         for begin, end in zip(begins, [*begins[1:], len(order)], strict=True)
@@ -399,18 +409,18 @@ def _timed(
     """
     ahead = step.phase == FORWARD
     clock = np.concatenate([[0.0], np.cumsum(np.where(ahead, step.busy + step.idle, 0.0))])
-    layers = np.concatenate([[0.0], np.cumsum([one.forward for one in order])])
+    layers = np.concatenate([[0.0], np.cumsum([layer.forward for layer in order])])
     sizes = np.array([elements_of(sent) for sent in gathers], float)
     share = np.concatenate([[0.0], np.cumsum(sizes)[:-1]]) / max(sizes.sum(), 1.0)
     there = np.array([clock[sent.until] for sent in gathers]) / (clock[-1] or 1.0)
     behind = np.minimum([sent.until for sent in gathers], len(step.waits) - 1)
     waited = step.waits[behind] > SLACK * clock[-1]
     at = np.where(waited, there, np.maximum(share, there)) * layers[-1]
-    found = list[int]()
-    for each in at:
-        nearest = int(np.abs(layers[:-1] - each).argmin())
-        found.append(min(max(nearest, found[-1] + 1 if found else 0), len(order) - 1))
-    return found
+    chosen = list[int]()
+    for instant in at:
+        nearest = int(np.abs(layers[:-1] - instant).argmin())
+        chosen.append(min(max(nearest, chosen[-1] + 1 if chosen else 0), len(order) - 1))
+    return chosen
 
 
 def _layer_named(order: Sequence[ReplayedLayer], sent: StepCollective) -> int | None:
@@ -431,7 +441,7 @@ LOST = 1e-3  # share of a step's gradients that may lack copies
 def layers_of(
     step: StepWork,
     ready: Sequence[float],
-    found: Recognised,
+    recognised: Recognised,
     itemsize: int,
     elements: int | None = None,
 ) -> list[ReplayedLayer]:
@@ -444,7 +454,7 @@ def layers_of(
     ready : sequence of float
         When each gradient became ready on the host, by the trace's clock [s]; empty if it does not
         say.
-    found : Recognised
+    recognised : Recognised
         The strategy, with what its collectives tell of sizes.
     itemsize : int
         Bytes of a gradient's element.
@@ -463,14 +473,14 @@ def layers_of(
         back = last[-1:]
     named = any(step.names[i].startswith("backward ") for i in back.tolist())
     if named:
-        layers = _named_layers(step, last, times, found.sharded == "units")
+        layers = _named_layers(step, last, times, recognised.sharded == "units")
     else:
-        layers = _cut(step, last, back, times, ready, found)
+        layers = _cut(step, last, back, times, ready, recognised)
     if elements is not None:
         return with_even_tensors(layers, elements)
-    if found.sharded == "parameters":
-        return by_fetches(layers, found, step)
-    return with_tensors(layers, found, itemsize, named)
+    if recognised.sharded == "parameters":
+        return by_fetches(layers, recognised, step)
+    return with_tensors(layers, recognised, itemsize, named)
 
 
 class BusyTimes:
@@ -492,7 +502,7 @@ def _times(step: StepWork, micros: Sequence[Ints]) -> BusyTimes:
     busy, last = step.busy.copy(), micros[-1]
     for phase in (FORWARD, BACKWARD):
         mine = last[step.phase[last] == phase]
-        all_of_it = np.concatenate([one[step.phase[one] == phase] for one in micros])
+        all_of_it = np.concatenate([micro[step.phase[micro] == phase] for micro in micros])
         for column in (busy, idle):
             own = column[mine].sum()
             factor = column[all_of_it].sum() / len(micros) / own if own else 1.0
@@ -517,14 +527,14 @@ def _named_layers(
         parts[kind].setdefault(label, []).append(i)
     order = [*reversed(parts["forward"])]
     order += [name for name in parts["backward"] if name not in parts["forward"]]
-    found = []
+    named = []
     for name in order:
         ahead = np.array(parts["forward"].get(name, []), dtype=np.int64)
         back = np.array(parts["backward"].get(name, []), dtype=np.int64)
         forward, forward_host, some = times.of(ahead)
         backward, backward_host, more = times.of(back)
         whole = forward + backward
-        found.append(
+        named.append(
             ReplayedLayer(
                 name,
                 forward,
@@ -536,17 +546,17 @@ def _named_layers(
                 () if sharded else tuple(_copied(step, back)),
             )
         )
-    return found
+    return named
 
 
 def _copied(step: StepWork, back: Ints) -> list[tuple[str, int]]:
     """Tensors that our own traces show on their way into a bucket: read and written once."""
-    found = []
+    copies = []
     for i in back.tolist():
         name, nbytes = step.names[i].removeprefix(COPIED).strip(), step.nbytes[i]
         if step.names[i].startswith(COPIED) and nbytes == nbytes and name != "gradients":
-            found.append((name, int(nbytes) // 2))
-    return found
+            copies.append((name, int(nbytes) // 2))
+    return copies
 
 
 def _cut(
@@ -555,11 +565,11 @@ def _cut(
     back: Ints,
     times: BusyTimes,
     ready: Sequence[float],
-    found: Recognised,
+    recognised: Recognised,
 ) -> list[ReplayedLayer]:
     """Layers of other traces: backward between gradients, or into equal numbers of kernels."""
     first = int(back[0])
-    copied = _copies(step, back, found)
+    copied = _copies(step, back, recognised)
     rank = np.argsort(np.argsort(step.launched[back], kind="stable"), kind="stable")
     places = [first + int((step.launched[back] < at).sum()) for at in ready]
     places = [place for place in places if place > first]
@@ -569,8 +579,8 @@ def _cut(
         num = min(MAX_LAYERS, len(back))
         places = [first + round((k + 1) * len(back) / num) for k in range(num)]
     ends = {*places, first + len(back)}
-    if found.sharded == "units":
-        ends |= {min(max(sent.after, first + 1), first + len(back)) for sent in found.buckets}
+    if recognised.sharded == "units":
+        ends |= {min(max(sent.after, first + 1), first + len(back)) for sent in recognised.buckets}
     ahead = np.setdiff1d(last[step.phase[last] == FORWARD], back)
     forward, forward_host, forward_products = times.of(ahead)
     begin, layers = first, list[ReplayedLayer]()
@@ -599,7 +609,7 @@ def _cut(
     return layers
 
 
-def _copies(step: StepWork, back: Ints, found: Recognised) -> list[tuple[int, int]]:
+def _copies(step: StepWork, back: Ints, recognised: Recognised) -> list[tuple[int, int]]:
     """Copies of gradients into buckets in our own traces: place, and bytes.
 
     None where they do not make up the buckets, but for `LOST` of them, which are too short to be
@@ -607,9 +617,9 @@ def _copies(step: StepWork, back: Ints, found: Recognised) -> list[tuple[int, in
     """
     copies = [i for i in back.tolist() if step.names[i].startswith(COPIED)]
     nbytes = [int(step.nbytes[i]) for i in copies if step.nbytes[i] == step.nbytes[i]]
-    whole = sum(whole_nbytes(sent) for sent in found.buckets)
+    whole = sum(whole_nbytes(sent) for sent in recognised.buckets)
     off = np.abs(np.cumsum(nbytes) - whole)
-    if found.sharded == "units" or not len(off) or not whole or off.min() > LOST * whole:
+    if recognised.sharded == "units" or not len(off) or not whole or off.min() > LOST * whole:
         return []
     into = int(off.argmin()) + 1
     return [(i + 1, size) for i, size in zip(copies[:into], nbytes[:into], strict=True)]

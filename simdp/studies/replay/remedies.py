@@ -72,23 +72,23 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
     kinds = AGAINST[cause]
     if not kinds:
         return []
-    found = replay_of(traces, machine=machine)
-    base = step_time(found)
+    replayed = replay_of(traces, machine=machine)
+    base = step_time(replayed)
     is_compiled = any(COMPILED in name for trace in traces for name in trace.host.names)
     helpful = list[tuple[bool, Remedy]]()
     for kind in kinds:
         tried = []
-        for change in kind(found):
+        for change in kind(replayed):
             try:
-                seconds = step_time(found, change.settings) / change.times
+                seconds = step_time(replayed, change.settings) / change.times
             except ScenarioError:  # which this cluster or strategy cannot have
                 continue
             tried.append(Remedy(_for_compiled(change.text, is_compiled), seconds))
-        best = min(tried, key=lambda one: one.step_time_s, default=None)
+        best = min(tried, key=lambda tried_remedy: tried_remedy.step_time_s, default=None)
         if best is not None and best.step_time_s < (1 - LEAST_GAIN) * base:
             is_first = kind in EXACT and best.step_time_s <= (1 - LEAST_EXACT) * base
             helpful.append((is_first, best))
-    helpful.sort(key=lambda one: (not one[0], one[1].step_time_s))
+    helpful.sort(key=lambda tried_remedy: (not tried_remedy[0], tried_remedy[1].step_time_s))
     return [remedy for _, remedy in helpful]
 
 
@@ -99,30 +99,30 @@ def _for_compiled(text: str, is_compiled: bool) -> str:
     return text.replace("CUDA graphs or torch.compile", REDUCE_OVERHEAD)
 
 
-def step_time(found: Replayed, settings: Raw | None = None) -> float:
+def step_time(replayed: Replayed, settings: Raw | None = None) -> float:
     """Time of a steady step of a replay, with keys set [s]."""
-    return float(found.simulate(settings).metrics["step_time_s"])
+    return float(replayed.simulate(settings).metrics["step_time_s"])
 
 
 # Changes; of each kind the best counts ------------------------------------------------------------
 
 
-def _bucket(found: Replayed) -> Iterator[ScenarioChange]:
-    if found.sharded in ("nothing", "gradients"):
+def _bucket(replayed: Replayed) -> Iterator[ScenarioChange]:
+    if replayed.sharded in ("nothing", "gradients"):
         for mib in BUCKETS_MIB:
             yield ScenarioChange(f"bucket_cap_mb={mib}", {"strategy.bucket_cap": f"{mib} MiB"})
 
 
-def _hook(found: Replayed) -> Iterator[ScenarioChange]:
-    if found.sharded == "nothing" and "comm_hook" not in found.scenario["strategy"]:
+def _hook(replayed: Replayed) -> Iterator[ScenarioChange]:
+    if replayed.sharded == "nothing" and "comm_hook" not in replayed.scenario["strategy"]:
         yield ScenarioChange(
             "gradients sent in 16 bit (comm hook bf16_compress)", {"strategy.comm_hook": "bf16"}
         )
 
 
-def _sync(found: Replayed) -> Iterator[ScenarioChange]:
-    strategy = found.scenario["strategy"]
-    if found.scenario["workload"].get("grad_accum", 1) > 1:
+def _sync(replayed: Replayed) -> Iterator[ScenarioChange]:
+    strategy = replayed.scenario["strategy"]
+    if replayed.scenario["workload"].get("grad_accum", 1) > 1:
         known = strategy_class(strategy["kind"])
         for key, value in known.sync_once.items():
             if strategy.get(key, known.model_fields[key].default) != value:
@@ -130,8 +130,8 @@ def _sync(found: Replayed) -> Iterator[ScenarioChange]:
                 yield ScenarioChange(text, {f"strategy.{key}": value})
 
 
-def _accumulate(found: Replayed) -> Iterator[ScenarioChange]:
-    now = int(found.scenario["workload"].get("grad_accum", 1))
+def _accumulate(replayed: Replayed) -> Iterator[ScenarioChange]:
+    now = int(replayed.scenario["workload"].get("grad_accum", 1))
     for factor in FACTORS:
         yield ScenarioChange(
             f"gradients accumulated over {now * factor} micro-batches "
@@ -141,8 +141,8 @@ def _accumulate(found: Replayed) -> Iterator[ScenarioChange]:
         )
 
 
-def _larger(found: Replayed) -> Iterator[ScenarioChange]:
-    now = int(found.scenario["workload"]["microbatch"])
+def _larger(replayed: Replayed) -> Iterator[ScenarioChange]:
+    now = int(replayed.scenario["workload"]["microbatch"])
     yield ScenarioChange(
         "a micro-batch twice as large (time of as many samples as a step has now)",
         {"workload.microbatch": 2 * now},
@@ -150,39 +150,39 @@ def _larger(found: Replayed) -> Iterator[ScenarioChange]:
     )
 
 
-def _algorithm(found: Replayed) -> Iterator[ScenarioChange]:
-    if "machine" not in found.scenario["cluster"]:
+def _algorithm(replayed: Replayed) -> Iterator[ScenarioChange]:
+    if "machine" not in replayed.scenario["cluster"]:
         for name in ALGORITHMS:
             yield ScenarioChange(f"all_reduce by {name}", {"collectives.all_reduce": name})
 
 
-def _graphs(found: Replayed) -> Iterator[ScenarioChange]:
+def _graphs(replayed: Replayed) -> Iterator[ScenarioChange]:
     settings: Raw = {"workload.cuda_graphs": True}
-    host = parse(found.scenario["workload"].get("host", {}).get("step", "0 s"), "time")
-    if found.update_gap_s:
-        rest = max(host - found.update_gap_s, 0.0)
+    host = parse(replayed.scenario["workload"].get("host", {}).get("step", "0 s"), "time")
+    if replayed.update_gap_s:
+        rest = max(host - replayed.update_gap_s, 0.0)
         settings["workload.host.step"] = format_quantity(float(f"{rest:.9g}"), "time")
     yield ScenarioChange("CUDA graphs or torch.compile: kernels without launch gaps", settings)
 
 
-def _replaced(found: Replayed) -> Iterator[ScenarioChange]:
+def _replaced(replayed: Replayed) -> Iterator[ScenarioChange]:
     """Each rank that is slow or late in its steps, as fast as the others; and all of them."""
-    listed = found.scenario["cluster"].get("stragglers", [])
-    ranks = list(dict.fromkeys(one["rank"] for one in listed if "rank" in one))
+    listed = replayed.scenario["cluster"].get("stragglers", [])
+    ranks = list(dict.fromkeys(straggler["rank"] for straggler in listed if "rank" in straggler))
     for rank in ranks:
-        others = [one for one in listed if one.get("rank") != rank]
+        others = [straggler for straggler in listed if straggler.get("rank") != rank]
         yield ScenarioChange(f"rank {rank} replaced", {"cluster.stragglers": others})
 
 
-def _even(found: Replayed) -> Iterator[ScenarioChange]:
-    listed = found.scenario["cluster"].get("stragglers", [])
-    others = [one for one in listed if "rank" not in one]
+def _even(replayed: Replayed) -> Iterator[ScenarioChange]:
+    listed = replayed.scenario["cluster"].get("stragglers", [])
+    others = [straggler for straggler in listed if "rank" not in straggler]
     if len(others) < len(listed):
         yield ScenarioChange("work dealt evenly to all ranks", {"cluster.stragglers": others})
 
 
-def _workers(found: Replayed) -> Iterator[ScenarioChange]:
-    given = found.scenario["workload"].get("input")
+def _workers(replayed: Replayed) -> Iterator[ScenarioChange]:
+    given = replayed.scenario["workload"].get("input")
     if given is None:
         return
     now = int(given["workers"])
@@ -195,8 +195,8 @@ def _workers(found: Replayed) -> Iterator[ScenarioChange]:
         )
 
 
-def _link(found: Replayed) -> Iterator[ScenarioChange]:
-    for key, bandwidth in found.links().items():
+def _link(replayed: Replayed) -> Iterator[ScenarioChange]:
+    for key, bandwidth in replayed.links().items():
         faster = format_quantity(FASTER_LINK * bandwidth, "bandwidth")
         where = "between nodes" if "inter_node" in key else "between ranks"
         yield ScenarioChange(f"links {where} {FASTER_LINK} times as fast", {key: faster})

@@ -92,13 +92,13 @@ class Replayed:
         """Bandwidths that a faster network would change, by their dotted keys [bytes/s]."""
         with self._checked(None) as scenario:
             cluster = scenario.cluster
-            found = {}
+            bandwidths = {}
             across = cluster.inter_node
             if across is not None and cluster.num_nodes > 1 and isinstance(across.link, Link):
-                found["cluster.inter_node.link.bandwidth"] = across.link.bandwidth
+                bandwidths["cluster.inter_node.link.bandwidth"] = across.link.bandwidth
             if cluster.num_nodes == 1 and isinstance(cluster.link, Link):
-                found["cluster.link.bandwidth"] = cluster.link.bandwidth
-            return found
+                bandwidths["cluster.link.bandwidth"] = cluster.link.bandwidth
+            return bandwidths
 
     def simulate(self, changes: dict[str, Any] | None = None) -> Result:
         """Play the scenario, with dotted keys set as by ``--set``.
@@ -174,7 +174,7 @@ def fitted(sent: Sequence[StepCollective]) -> RankLinks | None:
     A ring of n makes 2(n-1) steps for an all_reduce of S bytes, n-1 for an all_gather and a
     reduce_scatter, each of S/n: the errors relative to the measured times are least in squares.
     """
-    rows = [row for one in sent if (row := _row(one)) is not None]
+    rows = [row for collective in sent if (row := _row(collective)) is not None]
     if not rows:
         return None
     hops, nbytes, seconds, sizes = np.array(rows).T
@@ -208,9 +208,9 @@ def _not_negative(scaled: Floats) -> tuple[float, float]:
         alpha, beta = np.linalg.lstsq(scaled, ones, rcond=None)[0]
         if alpha >= 0 and beta >= 0:
             return float(alpha), float(beta)
-    each = [float(column.sum() / product(column, column)) for column in scaled.T]
-    errors = [float(((scaled[:, k] * each[k] - 1) ** 2).sum()) for k in (0, 1)]
-    return (each[0], 0.0) if errors[0] < errors[1] else (0.0, each[1])
+    slopes = [float(column.sum() / product(column, column)) for column in scaled.T]
+    errors = [float(((scaled[:, k] * slopes[k] - 1) ** 2).sum()) for k in (0, 1)]
+    return (slopes[0], 0.0) if errors[0] < errors[1] else (0.0, slopes[1])
 
 
 # Scenario -----------------------------------------------------------------------------------------
@@ -312,16 +312,16 @@ class _Replay:
         marks = dict.fromkeys(line.marks.mark for line in self.lines)
         self.remarks += [MARKED_BY[mark] for mark in marks if mark in MARKED_BY]
         self.remarks += dict.fromkeys(remark for trace in traces for remark in trace.remarks)
-        each = [
+        works_of_lines = [
             [step_work(line.trace, window, self.charges) for window in mine]
             for line, mine in zip(self.lines, steps, strict=True)
         ]
-        works = dict(zip([line.rank for line in self.lines], each, strict=True))
+        works = dict(zip([line.rank for line in self.lines], works_of_lines, strict=True))
         self.typical: Typical = typical(works)
         self.late = dict(self.typical.late)
         self.step_time = self.typical.step_time
-        if len(traces) > 1 and max(map(len, each)) == 1:
-            self._skew([one[0] for one in each])
+        if len(traces) > 1 and max(map(len, works_of_lines)) == 1:
+            self._skew([works_of_line[0] for works_of_line in works_of_lines])
         sizes = [t.world_size for t in traces if t.world_size]
         groups = [s.group_size for s in self.typical.step.sent if s.group_size > 0]
         self.num_ranks = max([*sizes[:1], *groups, len(traces)]) if not sizes else sizes[0]
@@ -355,15 +355,15 @@ class _Replay:
 
     def done(self) -> Replayed:
         """Put the scenario together."""
-        step, found = self.typical.step, self.found
-        if found.sharded == "units" and not self.charges.copies:
+        step, recognised = self.typical.step, self.found
+        if recognised.sharded == "units" and not self.charges.copies:
             step = without_unit_copies(step)
-        step = with_foreign(step, found.foreign)
+        step = with_foreign(step, recognised.foreign)
         micros = len(micro_steps(step))
-        dtype = "float64" if any(s.dtype == "float64" for s in found.buckets) else "float32"
+        dtype = "float64" if any(s.dtype == "float64" for s in recognised.buckets) else "float32"
         itemsize = 8 if dtype == "float64" else 4
         ready = ready_times(self.traces[0], step)
-        layers = layers_of(step, ready, found, itemsize, self._elements(itemsize))
+        layers = layers_of(step, ready, recognised, itemsize, self._elements(itemsize))
         if not any(size for layer in layers for _, size in layer.tensors):
             self.remarks.append(
                 "no collective tells how large gradients are: one element stands for them, so "
@@ -372,8 +372,8 @@ class _Replay:
             layers[-1] = replace(layers[-1], tensors=((layers[-1].name, 1),))
         at = step.phase == UPDATE
         update, gap = float(step.busy[at].sum()), float(step.idle[at].sum())
-        if found.sharded != "nothing":
-            update *= found.strategy.get("shard_size", self.num_ranks)
+        if recognised.sharded != "nothing":
+            update *= recognised.strategy.get("shard_size", self.num_ranks)
         profile = text_of(layers, itemsize, self._buffers(), f"replay of {self.request.name}")
         lead = self.typical.lead + gap
         if not self._is_stalled:
@@ -396,7 +396,7 @@ class _Replay:
             self.typical.num_steps,
             tuple(self.remarks),
             gap,
-            found.sharded,
+            recognised.sharded,
         )
 
     def _strategy(self) -> Raw:
@@ -452,13 +452,13 @@ class _Replay:
     def _input(self, stalled: float, micros: int) -> Raw:
         """Loaders that keep the step as long as it is."""
         names = [name for t in self.traces for name in t.host.names if "DataLoader" in name]
-        each = self.request.microbatch * micros
+        samples = self.request.microbatch * micros
         if any("SingleProcess" in name for name in names):
-            return {"workers": 0, "per_sample": seconds(stalled / each)}
+            return {"workers": 0, "per_sample": seconds(stalled / samples)}
         self.remarks.append(
             "how many workers load is not in a trace: one here, which takes a step for a batch"
         )
-        return {"workers": 1, "per_sample": seconds(self.step_time / each)}
+        return {"workers": 1, "per_sample": seconds(self.step_time / samples)}
 
     def _device(self) -> str | None:
         return self.request.device or catalogue_device(self.traces[0].device_name)
@@ -502,7 +502,7 @@ class _Replay:
                 "machine, or write cluster.link"
             )
             return {"alpha": "5 us", "bandwidth": "10 GB/s"}
-        low, high = (nbytes(one) for one in (network.smallest, network.largest))
+        low, high = (nbytes(size) for size in (network.smallest, network.largest))
         self.remarks.append(
             f"links are fitted to {network.num_sizes} collectives of {low} to {high}, off by "
             f"{network.error:.0%} on average: each as short as it ever was, which still holds what "
@@ -515,11 +515,11 @@ class _Replay:
         }
 
     def _stragglers(self) -> list[Raw]:
-        found: list[Raw] = [
+        stragglers: list[Raw] = [
             {"kind": "slow_rank", "rank": rank, "factor": round(factor, 6)}
             for rank, factor in self.typical.slow.items()
         ]
-        return found + [
+        return stragglers + [
             {"kind": "pause", "rank": rank, "every": 1, "duration": seconds(late)}
             for rank, late in self.late.items()
         ]
@@ -546,8 +546,8 @@ def read_job(paths: Sequence[Path]) -> list[RankTrace]:
     ScenarioError
         If one cannot be read, or holds something else.
     """
-    found = [trace for path in paths for trace in read_traces(path)]
-    return sorted(found, key=lambda trace: -1 if trace.rank is None else trace.rank)
+    traces = [trace for path in paths for trace in read_traces(path)]
+    return sorted(traces, key=lambda trace: -1 if trace.rank is None else trace.rank)
 
 
 def replay(
@@ -589,9 +589,9 @@ def size_of(text: str) -> float:
         If it is no size.
     """
     try:
-        found = parse(text, "data size")
+        size = parse(text, "data size")
     except UnitError as error:
         raise ScenarioError(f"--gradients: {error}") from None
-    if found <= 0:
+    if size <= 0:
         raise ScenarioError(f"--gradients: {text} is nothing; write for example 102 MB.")
-    return found
+    return size

@@ -84,18 +84,20 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
         copied = any(word in name for name in step.names for word in UNIT_COPIES)
         persistent = _named(behind, "all_gather")
         if persistent or len(gathers) != len(scatters):
-            found = _zero3(gathers, scatters, persistent)
+            recognised = _zero3(gathers, scatters, persistent)
         else:
-            found = _sharded(gathers, scatters, reduces, world_size, copied)
+            recognised = _sharded(gathers, scatters, reduces, world_size, copied)
     else:
-        found = _buckets(scatters, sized, behind)
-    if found.sharded == "units":
-        found = replace(found, buckets=_units_apart(found.buckets, first, last + 1))
+        recognised = _buckets(scatters, sized, behind)
+    if recognised.sharded == "units":
+        recognised = replace(recognised, buckets=_units_apart(recognised.buckets, first, last + 1))
     else:
-        found = replace(found, buckets=_launched(found.buckets, step, first, last + 1))
+        recognised = replace(
+            recognised, buckets=_launched(recognised.buckets, step, first, last + 1)
+        )
     buffers = tuple(s for s in last_sent if s.name == "broadcast" and s.after <= first)
-    strategy = dict(found.strategy)
-    if found.sharded == "nothing" and not _known(buffers):
+    strategy = dict(recognised.strategy)
+    if recognised.sharded == "nothing" and not _known(buffers):
         strategy["broadcast_buffers"] = False
     if len(begins) > 1:
         strategy |= _when_exchanged(strategy["kind"], step.sent[:skipped])
@@ -103,14 +105,14 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
     foreign = tuple(s for s in step.sent if s.name not in own or s.nbytes != s.nbytes)
     return Recognised(
         strategy,
-        found.sharded,
-        found.buckets,
-        found.units,
-        found.persistent,
-        found.tensors,
-        _known(buffers) if found.sharded in ("nothing", "optimizer_state") else (),
+        recognised.sharded,
+        recognised.buckets,
+        recognised.units,
+        recognised.persistent,
+        recognised.tensors,
+        _known(buffers) if recognised.sharded in ("nothing", "optimizer_state") else (),
         foreign,
-        (*found.remarks, *_foreign_remarks(foreign)),
+        (*recognised.remarks, *_foreign_remarks(foreign)),
     )
 
 
@@ -183,20 +185,20 @@ def _launched(
     if not any(sent.queued for sent in buckets):
         return tuple(buckets)
     clock = np.concatenate([[0.0], np.cumsum(step.busy + step.idle)])
-    found, known = list[StepCollective](), first
+    launched, known = list[StepCollective](), first
     for number, sent in enumerate(buckets):
         if not sent.queued or number == len(buckets) - 1:
             known = sent.after
-            found.append(sent)
+            launched.append(sent)
             continue
         ahead = list(buckets[number:])
-        stop = next((i for i, one in enumerate(ahead) if not one.queued), len(ahead) - 1)
+        stop = next((i for i, bucket in enumerate(ahead) if not bucket.queued), len(ahead) - 1)
         end = ahead[stop].after if not ahead[stop].queued else last
-        part = sent.nbytes / sum(one.nbytes for one in ahead[: stop + 1])
+        part = sent.nbytes / sum(bucket.nbytes for bucket in ahead[: stop + 1])
         at = clock[known] + part * (clock[end] - clock[known])
         known = min(max(int(np.searchsorted(clock, at)), known), sent.after)
-        found.append(replace(sent, after=known))
-    return tuple(found)
+        launched.append(replace(sent, after=known))
+    return tuple(launched)
 
 
 def _units_apart(
@@ -207,28 +209,28 @@ def _units_apart(
     Each has as many kernels as the next one before it that is as large, else its part by bytes; the
     root keeps at least one.
     """
-    found = list[StepCollective]()
+    placed = list[StepCollective]()
     for number, sent in enumerate(units):
-        before = found[-1].after if found else first
+        before = placed[-1].after if placed else first
         if sent.after >= last and number < len(units) - 1:
-            bounds = [first, *(one.after for one in found)]
-            same_size = [k for k, one in enumerate(found) if one.nbytes == sent.nbytes]
+            bounds = [first, *(unit.after for unit in placed)]
+            same_size = [k for k, unit in enumerate(placed) if unit.nbytes == sent.nbytes]
             if same_size:
                 num = bounds[same_size[-1] + 1] - bounds[same_size[-1]]
             else:
-                part = sent.nbytes / sum(one.nbytes for one in units[number:])
+                part = sent.nbytes / sum(unit.nbytes for unit in units[number:])
                 num = round(part * (last - before))
             sent = replace(sent, after=max(min(before + num, last - 1), before))
-        found.append(sent)
-    return tuple(found)
+        placed.append(sent)
+    return tuple(placed)
 
 
 def _named(sent: Sequence[StepCollective], name: str) -> list[StepCollective]:
-    return [one for one in sent if one.name == name]
+    return [collective for collective in sent if collective.name == name]
 
 
 def _known(sent: Sequence[StepCollective]) -> tuple[StepCollective, ...]:
-    return tuple(one for one in sent if one.nbytes == one.nbytes)
+    return tuple(collective for collective in sent if collective.nbytes == collective.nbytes)
 
 
 def _sharded(

@@ -64,7 +64,7 @@ def windows(line: RankTimeline) -> list[StepWindow]:
             f"{path}: has no kernels and no operators, so that there is nothing to "
             "replay; record with activities=[CPU, CUDA]."
         )
-    found, before = list[StepWindow](), float("nan")
+    step_windows, before = list[StepWindow](), float("nan")
     for k, (begin, end) in enumerate(zip(marks.start.tolist(), marks.end.tolist(), strict=True)):
         inside = np.flatnonzero((marks.kernel == k) & busy)
         if not len(inside):
@@ -75,13 +75,13 @@ def windows(line: RankTimeline) -> list[StepWindow]:
         if before != before:
             before = min(begin, first) if np.isfinite(begin) else first
         sent = np.flatnonzero(marks.collective == k)
-        found.append(StepWindow(inside, sent, before, last, begin, end))
+        step_windows.append(StepWindow(inside, sent, before, last, begin, end))
         before = last
-    if not found:
+    if not step_windows:
         raise ScenarioError(
             f"{path}: no kernel was launched in any of its steps; record whole steps."
         )
-    return found[1:] if len(found) > 1 else found
+    return step_windows[1:] if len(step_windows) > 1 else step_windows
 
 
 # Phases -------------------------------------------------------------------------------------------
@@ -125,13 +125,13 @@ def phases(trace: RankTrace, window: StepWindow, names: Sequence[str], launched:
         return _carried_on([_own(name) for name in names])
     back = _inside(trace, window, launched, BACKWARD_OPS, JOIN)
     step = _inside(trace, window, launched, OPTIMIZER, 0.0)
-    found = np.full(len(names), FORWARD)
-    found[back] = BACKWARD
+    phase_of = np.full(len(names), FORWARD)
+    phase_of[back] = BACKWARD
     if back.any():
         behind = launched > launched[back].max()
-        found[behind] = UPDATE
-    found[step] = UPDATE
-    return found
+        phase_of[behind] = UPDATE
+    phase_of[step] = UPDATE
+    return phase_of
 
 
 def _own(name: str) -> int:
@@ -144,11 +144,11 @@ def _own(name: str) -> int:
 
 def _carried_on(own: Sequence[int]) -> Ints:
     """Give kernels without a phase that of the kernel before."""
-    found, phase = [], FORWARD
-    for each in own:
-        phase = each if each >= 0 else phase
-        found.append(phase)
-    return np.array(found, dtype=np.int64)
+    carried, phase = [], FORWARD
+    for known_phase in own:
+        phase = known_phase if known_phase >= 0 else phase
+        carried.append(phase)
+    return np.array(carried, dtype=np.int64)
 
 
 def _inside(
@@ -316,15 +316,15 @@ def step_work(trace: RankTrace, window: StepWindow, charges: ClusterCharges) -> 
 def _waits(trace: RankTrace, free: Floats, until: Floats, launched: Floats) -> Floats:
     """Time that each kernel waits for a collective while the device is free [s]."""
     ends = np.sort(trace.collectives.end)
-    found = np.zeros(len(free))
+    waits = np.zeros(len(free))
     if not len(ends):
-        return found
+        return waits
     last = np.searchsorted(ends, until + TOLERANCE, side="right") - 1
     end = np.minimum(np.where(last >= 0, ends[np.maximum(last, 0)], -np.inf), until)
     begin = np.maximum(free, launched)
     there = (end > begin) & (until > free)
-    found[there] = (end - begin)[there]
-    return found
+    waits[there] = (end - begin)[there]
+    return waits
 
 
 def _annotated(trace: RankTrace, free: Floats, until: Floats, names: tuple[str, ...]) -> Floats:
@@ -344,7 +344,7 @@ def _sent(
 ) -> tuple[StepCollective, ...]:
     """The step's collectives, with their places among its kernels."""
     sent, kernels = trace.collectives, trace.kernels
-    found, before = [], -np.inf
+    collectives, before = [], -np.inf
     for i in window.collectives.tolist():
         kernel = int(sent.kernel[i])
         if sent.names[sent.name[i]] == "barrier":
@@ -357,7 +357,7 @@ def _sent(
         size = int(sent.group_size[i])
         size = size if size > 0 else trace.world_size or -1
         label = kernels.names[kernels.name[kernel]] if kernel >= 0 else sent.names[sent.name[i]]
-        found.append(
+        collectives.append(
             StepCollective(
                 name=sent.names[sent.name[i]],
                 label=label,
@@ -374,4 +374,4 @@ def _sent(
             )
         )
         before = float(sent.end[i])
-    return tuple(found)
+    return tuple(collectives)

@@ -56,44 +56,50 @@ def typical(steps: Mapping[int, Sequence[StepWork]]) -> Typical:
     steps : mapping of int to sequence of StepWork
         Of each rank.
     """
-    each = {rank: _work_of(mine) for rank, mine in steps.items()}
-    middle = float(np.median([one.work for one in each.values()]))
-    normal = [r for r, one in each.items() if one.work <= (1 + LEAST_SLOW) * middle] or [*each]
-    base = float(np.mean([each[rank].work for rank in normal]))
-    lead = float(np.median([each[rank].lead for rank in each]))
-    all_steps = [one for mine in steps.values() for one in mine]
-    step_time = float(np.mean([one.end - one.begin for one in all_steps]))
-    slow = {r: one.work / base for r, one in each.items() if one.work > (1 + LEAST_SLOW) * base}
-    late = {
-        r: one.lead - lead for r, one in each.items() if one.lead - lead > LEAST_LATE * step_time
+    work_of = {rank: _work_of(mine) for rank, mine in steps.items()}
+    middle = float(np.median([step.work for step in work_of.values()]))
+    normal = [r for r, step in work_of.items() if step.work <= (1 + LEAST_SLOW) * middle] or [
+        *work_of
+    ]
+    base = float(np.mean([work_of[rank].work for rank in normal]))
+    lead = float(np.median([work_of[rank].lead for rank in work_of]))
+    all_steps = [step for mine in steps.values() for step in mine]
+    step_time = float(np.mean([step.end - step.begin for step in all_steps]))
+    slow = {
+        r: step.work / base for r, step in work_of.items() if step.work > (1 + LEAST_SLOW) * base
     }
-    chosen = [one for rank in normal for one in steps[rank]]
+    late = {
+        r: step.lead - lead
+        for r, step in work_of.items()
+        if step.lead - lead > LEAST_LATE * step_time
+    }
+    chosen = [step for rank in normal for step in steps[rank]]
     return Typical(
         step=_mean(chosen, base, all_steps),
         step_time=step_time,
         num_steps=len(all_steps),
         lead=lead,
-        stalled=float(np.mean([one.stalled for one in all_steps])),
-        slow=slow if len(each) > 1 else {},
-        late=late if len(each) > 1 else {},
+        stalled=float(np.mean([step.stalled for step in all_steps])),
+        slow=slow if len(work_of) > 1 else {},
+        late=late if len(work_of) > 1 else {},
     )
 
 
 def _work_of(steps: Sequence[StepWork]) -> RankWork:
-    leads = [float(one.idle[0]) for one in steps]
-    work = [float((one.busy + one.idle).sum()) - float(one.idle[0]) for one in steps]
+    leads = [float(step.idle[0]) for step in steps]
+    work = [float((step.busy + step.idle).sum()) - float(step.idle[0]) for step in steps]
     return RankWork(float(np.mean(work)), float(np.mean(leads)))
 
 
 def _mean(steps: Sequence[StepWork], work: float, all_steps: Sequence[StepWork]) -> StepWork:
     """Mean of the steps with the most common kernels, scaled to the work of all."""
-    names, _ = Counter(one.names for one in steps).most_common(1)[0]
-    equal = [one for one in steps if one.names == names]
+    names, _ = Counter(step.names for step in steps).most_common(1)[0]
+    equal = [step for step in steps if step.names == names]
     if len(equal) == 1 and len(steps) > 1:
-        equal = [sorted(steps, key=lambda one: one.end - one.begin)[len(steps) // 2]]
-    busy = np.mean([one.busy for one in equal], axis=0)
-    idle = np.mean([one.idle for one in equal], axis=0)
-    waits = np.mean([one.waits for one in equal], axis=0)
+        equal = [sorted(steps, key=lambda step: step.end - step.begin)[len(steps) // 2]]
+    busy = np.mean([step.busy for step in equal], axis=0)
+    idle = np.mean([step.idle for step in equal], axis=0)
+    waits = np.mean([step.waits for step in equal], axis=0)
     total = float((busy + idle).sum() - idle[0])
     factor = work / total if total else 1.0
     first = equal[0]
@@ -107,13 +113,13 @@ def _shortest(
     """The collectives of the first step, each as long as the shortest of its likes on any rank."""
     first = equal[0].sent
     named = [sent.name for sent in first]
-    same = [one.sent for one in equal if len(one.sent) == len(first)]
-    others = [one.sent for one in all_steps if [sent.name for sent in one.sent] == named]
+    same = [step.sent for step in equal if len(step.sent) == len(first)]
+    others = [step.sent for step in all_steps if [sent.name for sent in step.sent] == named]
     return tuple(
         replace(
             sent,
-            seconds=min(one[i].seconds for one in [*same, *others]),
-            after=int(np.median([one[i].after for one in same])),
+            seconds=min(step[i].seconds for step in [*same, *others]),
+            after=int(np.median([step[i].after for step in same])),
         )
         for i, sent in enumerate(first)
     )
@@ -138,15 +144,15 @@ def micro_steps(step: StepWork, least: float = 0.02) -> list[Ints]:
     took = step.busy + step.idle
     whole = took[at].sum()
     cuts = np.flatnonzero(np.diff(step.phase[at])) + 1
-    found, current, seen_back = list[Ints](), list[int](), False
+    micros, current, seen_back = list[Ints](), list[int](), False
     for run in np.split(at, cuts):
         is_forward = bool(len(run)) and step.phase[run[0]] == FORWARD
         if is_forward and seen_back and took[run].sum() > least * whole:
-            found.append(np.array(current))
+            micros.append(np.array(current))
             current, seen_back = [], False
         current += run.tolist()
         seen_back |= not is_forward
-    return [*found, np.array(current, dtype=np.int64)]
+    return [*micros, np.array(current, dtype=np.int64)]
 
 
 class Critical(NamedTuple):
@@ -157,7 +163,7 @@ class Critical(NamedTuple):
 
 
 def critical(
-    found: Typical, steps: Mapping[int, Sequence[StepWork]], late: Mapping[int, float]
+    usual: Typical, steps: Mapping[int, Sequence[StepWork]], late: Mapping[int, float]
 ) -> Critical:
     """Let the slowest rank of each phase stand for all.
 
@@ -166,29 +172,33 @@ def critical(
 
     Parameters
     ----------
-    found : Typical
+    usual : Typical
         Of all ranks.
     steps : mapping of int to sequence of StepWork
         Of each rank.
     late : mapping of int to float
         When ranks begin after the first [s].
     """
-    each = {rank: np.mean([_by_phase(one) for one in mine], axis=0) for rank, mine in steps.items()}
-    leads = {rank: float(np.mean([one.idle[0] for one in mine])) for rank, mine in steps.items()}
-    first = max(each, key=lambda rank: late.get(rank, 0.0) + leads[rank] + each[rank][FORWARD])
+    by_rank = {
+        rank: np.mean([_by_phase(work) for work in mine], axis=0) for rank, mine in steps.items()
+    }
+    leads = {rank: float(np.mean([work.idle[0] for work in mine])) for rank, mine in steps.items()}
+    first = max(
+        by_rank, key=lambda rank: late.get(rank, 0.0) + leads[rank] + by_rank[rank][FORWARD]
+    )
     ranks = (
         first,
-        *(max(each, key=lambda rank: each[rank][phase]) for phase in (BACKWARD, UPDATE)),
+        *(max(by_rank, key=lambda rank: by_rank[rank][phase]) for phase in (BACKWARD, UPDATE)),
     )
-    own = _by_phase(found.step)
-    busy, idle = found.step.busy.copy(), found.step.idle.copy()
+    own = _by_phase(usual.step)
+    busy, idle = usual.step.busy.copy(), usual.step.idle.copy()
     for phase, rank in enumerate(ranks):
-        at = found.step.phase == phase
-        factor = each[rank][phase] / own[phase] if own[phase] else 1.0
+        at = usual.step.phase == phase
+        factor = by_rank[rank][phase] / own[phase] if own[phase] else 1.0
         busy[at], idle[at] = busy[at] * factor, idle[at] * factor
-    step = replace(found.step, busy=busy, idle=idle)
-    stalled = float(np.mean([one.stalled for one in steps[first]]))
-    return Critical(replace(found, step=step, slow={}, lead=leads[first], stalled=stalled), ranks)
+    step = replace(usual.step, busy=busy, idle=idle)
+    stalled = float(np.mean([work.stalled for work in steps[first]]))
+    return Critical(replace(usual, step=step, slow={}, lead=leads[first], stalled=stalled), ranks)
 
 
 def _by_phase(step: StepWork) -> Floats:
@@ -222,13 +232,13 @@ def start_skew(
         Ranks that begin after the first one, and by how much; from the first begin to the last end
         [s]. If ranks do not call the same collectives, the mean of their own steps.
     """
-    names = [[sent.name for sent in one.sent] for one in works]
-    found = match(lines)
-    shared = {place for one in found.collectives for place in one.ranks.tolist()}
-    if any(each != names[0] for each in names) or len(shared) < len(lines):
-        return {}, float(np.mean([one.end - one.begin for one in works]))
-    begin = np.array([one.begin for one in works]) - found.offset
-    end = np.array([one.end for one in works]) - found.offset
+    names = [[sent.name for sent in work.sent] for work in works]
+    matches = match(lines)
+    shared = {place for work in matches.collectives for place in work.ranks.tolist()}
+    if any(step_names != names[0] for step_names in names) or len(shared) < len(lines):
+        return {}, float(np.mean([work.end - work.begin for work in works]))
+    begin = np.array([work.begin for work in works]) - matches.offset
+    end = np.array([work.end for work in works]) - matches.offset
     whole = float(end.max() - begin.min())
     late = (begin - begin.min()).tolist()
     skew = {line.rank: by for line, by in zip(lines, late, strict=True) if by > LEAST_SKEW * whole}
@@ -265,7 +275,7 @@ def ready_times(trace: RankTrace, step: StepWork) -> list[float]:
     code = host.names.index(READY)
     at = host.start[(host.name == code)]
     low, high = step.launched.min(), step.launched.max()
-    return [float(each) for each in at[(at >= low) & (at <= high)]]
+    return [float(instant) for instant in at[(at >= low) & (at <= high)]]
 
 
 def with_foreign(step: StepWork, foreign: Sequence[StepCollective]) -> StepWork:

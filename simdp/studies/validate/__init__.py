@@ -129,10 +129,13 @@ def worthwhile(num_jobs: int, num_runs: int) -> int:
 def key_of_job(job: ValidationGroup) -> str:
     """Hash a job's inputs."""
     made = [*job.steps, *([] if job.table is None else [job.table]), *job.memory]
-    known = [[one.place, one.calibration.model_dump(mode="json")] for one in job.known]
+    known = [
+        [made_point.place, made_point.calibration.model_dump(mode="json")]
+        for made_point in job.known
+    ]
     measured = job.measured.model_dump(mode="json")
     return key_of_all(
-        [key_of(one) for one in made],
+        [key_of(made_point) for made_point in made],
         "validate",
         job.file,
         job.name,
@@ -213,14 +216,16 @@ def _gathered(
     """Combine the comparisons of all jobs; a ScenarioError if there are none."""
     points, rows = list[StepComparison](), list[CollectiveComparison]()
     memory, wrong, work = list[MemoryComparison](), loaded.wrong, list[str]()
-    steps_of = {str(file): one.measured_scenarios()[0] for file, one in loaded.scenarios.items()}
+    steps_of = {
+        str(file): problem.measured_scenarios()[0] for file, problem in loaded.scenarios.items()
+    }
     done, total = 0, sum(job.size for job in jobs)
     for job, (steps, table, peaks, failed) in zip(jobs, results, strict=True):
         points += steps
         rows += table
         memory += peaks
         wrong += map(loaded.in_file, failed)
-        places = {one.point for one in failed}
+        places = {problem.point for problem in failed}
         work += [
             same_work(steps_of[job.file][number])
             for number in range(job.first, job.first + len(job.steps))
@@ -230,9 +235,9 @@ def _gathered(
         if progress is not None:
             progress(done, total)
     if not points and not rows and not memory:
-        raise ScenarioError([one.line for one in wrong])
-    found = joined(list(loaded.scenarios.values()), add_linear(points, work), rows)
-    return replace(found, memory=tuple(memory), not_compared=tuple(wrong))
+        raise ScenarioError([problem.line for problem in wrong])
+    validation = joined(list(loaded.scenarios.values()), add_linear(points, work), rows)
+    return replace(validation, memory=tuple(memory), not_compared=tuple(wrong))
 
 
 def joined(
@@ -253,7 +258,8 @@ def joined(
             noise[cluster] = max(noise.get(cluster, 0.0), measured.noise)
         cluster = measured.cluster or cluster_name(scenario.name, scenario)
         excluded += [
-            Excluded(scenario.name, cluster, one.set, one.reason) for one in measured.excluded
+            Excluded(scenario.name, cluster, left_out.set, left_out.reason)
+            for left_out in measured.excluded
         ]
     return Validation(__version__, tuple(points), tuple(rows), noise, sources, tuple(excluded))
 

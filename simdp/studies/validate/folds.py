@@ -102,14 +102,14 @@ class FoldData(NamedTuple):
 
 def items_of(scenarios: Mapping[Path, Scenario]) -> list[Item]:
     """List every point and table of some scenarios."""
-    found = []
+    items = []
     for file, scenario in scenarios.items():
         measured, (points, tables) = scenario.measured, scenario.measured_scenarios()
         assert measured is not None
         whole = str(file), scenario.name, measured
-        found += [Item(*whole, i, p, False) for i, p in enumerate(with_common_workloads(points))]
-        found += [Item(*whole, i, table, True) for i, table in enumerate(tables)]
-    return found
+        items += [Item(*whole, i, p, False) for i, p in enumerate(with_common_workloads(points))]
+        items += [Item(*whole, i, table, True) for i, table in enumerate(tables)]
+    return items
 
 
 def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
@@ -120,10 +120,10 @@ def folds_of(items: Iterable[Item], by: By) -> list[FoldData]:
     """
     where = site_of if by == "cluster" else lambda item: item.machine
     groups = grouped((where(item), item) for item in items)
-    found = [fold for name, group in groups.items() for fold in _folds(name, group, by)]
-    if not found:
+    folds = [fold for name, group in groups.items() for fold in _folds(name, group, by)]
+    if not folds:
         raise ScenarioError(_why_no_folds(groups, by))
-    return found
+    return folds
 
 
 def _folds(name: str, group: list[Item], by: By) -> list[FoldData]:
@@ -147,20 +147,20 @@ def _folds(name: str, group: list[Item], by: By) -> list[FoldData]:
 
 def _why_no_folds(groups: Mapping[str, list[Item]], by: By) -> str:
     """Explain why there are no folds, and which other kinds there are."""
-    said = []
+    reasons = []
     for name, group in groups.items():
-        each = dict.fromkeys(UNITS[by](item) for item in group)
-        only = [LABELS[by](what) for what in each if what is not None]
-        said.append(f"{name} has {'only ' + only[0] if only else MISSING[by]}")
-    more = f" and {len(said) - 3} more" if len(said) > 3 else ""
+        units = dict.fromkeys(UNITS[by](item) for item in group)
+        only = [LABELS[by](what) for what in units if what is not None]
+        reasons.append(f"{name} has {'only ' + only[0] if only else MISSING[by]}")
+    more = f" and {len(reasons) - 3} more" if len(reasons) > 3 else ""
     others = [
         other
         for other in BY
         if other == "cluster" or any(_folds(name, group, other) for name, group in groups.items())
     ]
     return (
-        f"--leave-out {by}: nothing can be left out: {', '.join(said[:3])}{more}; give scenarios "
-        f"of one cluster with several, or leave out {' or '.join(others)}."
+        f"--leave-out {by}: nothing can be left out: {', '.join(reasons[:3])}{more}; give "
+        f"scenarios of one cluster with several, or leave out {' or '.join(others)}."
     )
 
 
@@ -243,7 +243,7 @@ Numbers = dict[str, float]  # constants by key, in SI units
 
 def by_key(constants: Sequence[Constant], values: Floats) -> Numbers:
     """Values of constants, by key."""
-    return {one.key: float(value) for one, value in zip(constants, values, strict=True)}
+    return {constant.key: float(value) for constant, value in zip(constants, values, strict=True)}
 
 
 class Refitted(NamedTuple):
@@ -272,15 +272,15 @@ class Refitted(NamedTuple):
         variances, directions = np.linalg.eigh(self.covariance)
         low = np.array([constant.low for constant in self.constants])
         high = np.array([constant.high for constant in self.constants])
-        found = []
+        pairs = []
         for variance, direction in zip(variances, directions.T, strict=True):
             shift = NORMAL_90 * sqrt(max(variance, 0.0)) * direction
             if np.abs(shift).max() < LEAST_SHARE:
                 continue
             both = (np.clip(self.values * np.exp(s * shift), low, high) for s in (-1, 1))
-            down, up = (by_key(self.constants, each) for each in both)
-            found.append((down, up))
-        return found
+            down, up = (by_key(self.constants, end) for end in both)
+            pairs.append((down, up))
+        return pairs
 
     def known(self) -> Known:
         """Residual and tables, for intervals."""
@@ -288,10 +288,10 @@ class Refitted(NamedTuple):
         return Known("refitted", fitted.model_copy(update={"residual": self.residual}))
 
 
-def refitted(found: Fit, noise: float, tables: dict[str, list[int]]) -> Refitted:
+def refitted(fit: Fit, noise: float, tables: dict[str, list[int]]) -> Refitted:
     """Wrap a fit; its residual is at least the noise of the data."""
-    residual = max(found.noise, noise)
-    return Refitted(found.constants, found.values, found.covariance, residual, tables)
+    residual = max(fit.noise, noise)
+    return Refitted(fit.constants, fit.values, fit.covariance, residual, tables)
 
 
 # Fits to tables -----------------------------------------------------------------------------------
@@ -330,13 +330,20 @@ def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
         return np.concatenate([part.seconds(now) for part in parts])
 
     measured = np.array([seconds for part in parts for seconds in part.measured])
-    found = fit(predict, measured, constants, restraints=restraints(constants, base))
+    table_fit = fit(predict, measured, constants, restraints=restraints(constants, base))
     fitted = grouped((item.table.collective, item.made.cluster.num_nodes) for item in tables)
     named = tuple(
-        Constant(f"{COST}{one.key}", one.dimension, one.typical, one.low, one.high, one.spread)
-        for one in found.constants
+        Constant(
+            f"{COST}{table_constant.key}",
+            table_constant.dimension,
+            table_constant.typical,
+            table_constant.low,
+            table_constant.high,
+            table_constant.spread,
+        )
+        for table_constant in table_fit.constants
     )
-    return refitted(found, noise, fitted)._replace(constants=named)
+    return refitted(table_fit, noise, fitted)._replace(constants=named)
 
 
 class _Rows:
@@ -363,7 +370,7 @@ class _Rows:
         self.own = {
             key: value
             for key, value in typical_values(cost, self.points).items()
-            if any(key == one or key.startswith(f"{one}.") for one in own)
+            if any(key == own_key or key.startswith(f"{own_key}.") for own_key in own)
         }
         self._candidates = Candidates(cost, self.points)
 

@@ -98,20 +98,22 @@ def add_linear(points: Sequence[StepComparison], work: Sequence[str]) -> list[St
     for point, key in zip(points, work, strict=True):
         groups.setdefault((point.cluster, key), []).append(point)
         groups.setdefault((point.cluster, f"scenario {point.scenario}"), []).append(point)
-    found = []
+    points_with_linear = []
     for point, key in zip(points, work, strict=True):
         start = _below(point, groups[point.cluster, key])
         start = start or _below(point, groups[point.cluster, f"scenario {point.scenario}"])
         if start is not None:
             per_rank = start.samples / start.measured / start.world_size
             point = replace(point, linear=point.samples / (per_rank * point.world_size))
-        found.append(point)
-    return found
+        points_with_linear.append(point)
+    return points_with_linear
 
 
 def _below(point: StepComparison, group: Sequence[StepComparison]) -> StepComparison | None:
     """The point of a group with the fewest ranks, own scenario first; None if not fewer."""
-    start = min(group, key=lambda one: (one.world_size, one.scenario != point.scenario))
+    start = min(
+        group, key=lambda candidate: (candidate.world_size, candidate.scenario != point.scenario)
+    )
     return start if start.world_size < point.world_size else None
 
 
@@ -137,7 +139,7 @@ def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
     ScenarioError
         If any of them is wrong, with the problems of all; or two have the same name.
     """
-    found: dict[Path, Scenario] = {}
+    scenarios: dict[Path, Scenario] = {}
     first: dict[str, Path] = {}
     lines: list[str] = []
     for file in dict.fromkeys(_files(paths)):
@@ -152,10 +154,10 @@ def load_measured(paths: Sequence[Path]) -> dict[Path, Scenario]:
         if other.resolve() != file.resolve():
             lines.append(f"{file}: {_same_name(other, scenario.name)}")
         elif other == file:
-            found[file] = scenario
+            scenarios[file] = scenario
     if lines:
         raise ScenarioError(lines)
-    return found
+    return scenarios
 
 
 class ValidScenarios(NamedTuple):
@@ -168,11 +170,13 @@ class ValidScenarios(NamedTuple):
     numbers: dict[str, dict[str, list[int]]]
     wrong: list[NotCompared]
 
-    def in_file(self, found: NotCompared) -> NotCompared:
+    def in_file(self, problem: NotCompared) -> NotCompared:
         """Name a point by its number in the file."""
-        name, _, number = (found.point or "").partition(".")
-        numbers = self.numbers.get(found.file, {}).get(name)
-        return found if numbers is None else replace(found, point=f"{name}.{numbers[int(number)]}")
+        name, _, number = (problem.point or "").partition(".")
+        numbers = self.numbers.get(problem.file, {}).get(name)
+        return (
+            problem if numbers is None else replace(problem, point=f"{name}.{numbers[int(number)]}")
+        )
 
 
 def load_valid(paths: Sequence[Path]) -> ValidScenarios:
@@ -183,11 +187,11 @@ def load_valid(paths: Sequence[Path]) -> ValidScenarios:
     ScenarioError
         If a file that is named is wrong as a whole, or nothing remains; with every problem.
     """
-    found = ValidScenarios({}, {}, [])
+    valid = ValidScenarios({}, {}, [])
     first: dict[str, Path] = {}
     lines: list[str] = []
     named = {find(path, folders=True) for path in paths}
-    for file in dict.fromkeys(_files(paths, found.wrong)):
+    for file in dict.fromkeys(_files(paths, valid.wrong)):
         try:
             scenario, numbers, bad = load_valid_points(file)
             if scenario.measured is None:
@@ -199,15 +203,15 @@ def load_valid(paths: Sequence[Path]) -> ValidScenarios:
             if file in named:
                 lines += error.problems
             else:
-                found.wrong.append(not_compared(str(file), None, error))
+                valid.wrong.append(not_compared(str(file), None, error))
             continue
-        found.wrong.extend(NotCompared(str(file), place, why) for place, why in bad.items())
+        valid.wrong.extend(NotCompared(str(file), place, why) for place, why in bad.items())
         if other == file:
-            found.scenarios[file] = scenario
-            found.numbers[str(file)] = numbers
-    if lines or not found.scenarios:
-        raise ScenarioError(lines + [one.line for one in found.wrong])
-    return found
+            valid.scenarios[file] = scenario
+            valid.numbers[str(file)] = numbers
+    if lines or not valid.scenarios:
+        raise ScenarioError(lines + [problem.line for problem in valid.wrong])
+    return valid
 
 
 def not_compared(file: str, point: str | None, error: ScenarioError) -> NotCompared:
@@ -215,8 +219,8 @@ def not_compared(file: str, point: str | None, error: ScenarioError) -> NotCompa
     reason = re.sub(rf"^{re.escape(file)}:(\d+):", r"line \1:", error.problems[0])
     reason = reason.removeprefix(f"{file}: ")
     more = len(error.problems) - 1
-    said = f" (and {more} more problem{'s' * (more > 1)})" if more else ""
-    return NotCompared(file, point, f"{reason}{said}")
+    more_problems = f" (and {more} more problem{'s' * (more > 1)})" if more else ""
+    return NotCompared(file, point, f"{reason}{more_problems}")
 
 
 NOT_MEASURED = (
@@ -321,7 +325,7 @@ def _fits(point: Scenario) -> Fits:
     cluster, peaks = point.cluster, memory_needed(point).peak.tolist()
     k, devices = cluster.ranks_per_device, cluster.devices()[:: cluster.ranks_per_device]
     held = [sum(peaks[first : first + k]) for first in range(0, len(peaks), k)]
-    peak, device = max(zip(held, devices, strict=True), key=lambda one: one[0] / one[1].memory)
+    peak, device = max(zip(held, devices, strict=True), key=lambda pair: pair[0] / pair[1].memory)
     return state_on_device(peak, cluster.world_size, device.memory)
 
 
@@ -339,9 +343,9 @@ def compare_memory(name: str, measured: MeasuredMemory, point: Scenario) -> Memo
             "memory of a parameter server depends on its clock; leave this point out."
         )
     memory = min(device.memory for device in cluster.devices())
-    found = reserved_memory(point)
+    reserved = reserved_memory(point)
     kind = "reserved" if measured.reserved is not None else "allocated"
-    simulated = found.reserved if kind == "reserved" else found.allocated
+    simulated = reserved.reserved if kind == "reserved" else reserved.allocated
     low, high = (simulated * (1 + end) for end in MEMORY_INTERVALS[kind])
     return MemoryComparison(
         scenario=name,
@@ -354,7 +358,7 @@ def compare_memory(name: str, measured: MeasuredMemory, point: Scenario) -> Memo
         low=low,
         high=high,
         capacity=memory,
-        fits=state_on_device(found.allocated, cluster.world_size, memory),
+        fits=state_on_device(reserved.allocated, cluster.world_size, memory),
         note=measured.note,
     )
 
@@ -390,7 +394,7 @@ class ValidationGroup(NamedTuple):
     @property
     def num_runs(self) -> int:
         """Most runs of the job, including those for intervals."""
-        constants = sum(len(one.calibration.intervals) for one in self.known)
+        constants = sum(len(source.calibration.intervals) for source in self.known)
         return len(self.steps) * (1 + 2 * constants) + len(self.memory)
 
     def with_intervals(self, of: Intervals) -> ValidationGroup:
@@ -421,7 +425,7 @@ def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[ValidationGroup]:
 
         whole = str(file), scenario.name, measured
         numbered = enumerate(with_common_workloads(points))
-        for _, group in groupby(numbered, lambda one: one[1].cluster.machine):
+        for _, group in groupby(numbered, lambda numbered_item: numbered_item[1].cluster.machine):
             for first, steps in _parts(list(group)):
                 jobs.append(ValidationGroup(*whole, first, steps, None, known(steps[0])))
         jobs += [

@@ -199,17 +199,17 @@ def _fitted_keys(scenario: Scenario, calibrated: Sequence[Known]) -> list[str]:
 
 def _ties(scenario: Scenario, keys: Sequence[str]) -> dict[str, float]:
     """Shares of LL and LL128 that are not fitted, relative to Simple's."""
-    entry, found = scenario.collectives.cost, dict[str, float]()
+    entry, ratios = scenario.collectives.cost, dict[str, float]()
     if not isinstance(entry, NcclCost):
-        return found
+        return ratios
     for place in ("intra", "inter") if scenario.cluster.num_nodes > 1 else ("intra",):
         given = getattr(entry.efficiency, place)
         for name in ("ll", "ll128"):
             key = f"{COST}efficiency.{place}.{name}"
             if key not in keys and getattr(given, name) is not None:
                 simple = _simple_share(scenario, place, given.simple, entry.flow_bandwidth)
-                found[key] = getattr(given, name) / simple
-    return {key: ratio for key, ratio in found.items() if ratio <= 1}
+                ratios[key] = getattr(given, name) / simple
+    return {key: ratio for key, ratio in ratios.items() if ratio <= 1}
 
 
 def _simple_share(scenario: Scenario, place: str, share: float | None, flow: float | None) -> float:
@@ -240,14 +240,14 @@ def refit_steps(
     ]
     intakes = {id(watched): intake for watched, intake in points}
 
-    def take(one: Watched, constants: Sequence[Constant], values: Floats) -> Scenario:
-        return intakes[id(one)].take(by_key(constants, values))
+    def take(point: Watched, constants: Sequence[Constant], values: Floats) -> Scenario:
+        return intakes[id(point)].take(by_key(constants, values))
 
-    watched = [one for one, _ in points]
+    watched = [point for point, _ in points]
     moved = _affected(watched, constants, take)
     by_constant, by_point = np.atleast_1d(moved.any(axis=0)), np.atleast_1d(moved.any(axis=1))
-    constants = [one for one, does in zip(constants, by_constant, strict=True) if does]
-    used = [one for one, does in zip(watched, by_point, strict=True) if does]
+    constants = [point for point, does in zip(constants, by_constant, strict=True) if does]
+    used = [point for point, does in zip(watched, by_point, strict=True) if does]
     if not constants:
         return Refitted((), np.zeros(0), np.zeros((0, 0)), noise, {})
     start = _start(used, constants, take)
@@ -266,21 +266,21 @@ def _grid(constant: Constant) -> Floats:
 
 def _affected(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Bools:
     """Whether each constant affects each point, `(num_points, num_constants)`."""
-    found = np.zeros((len(points), len(constants)), dtype=bool)
+    affected = np.zeros((len(points), len(constants)), dtype=bool)
     if not points or not constants:
-        return found
+        return affected
     predict = predictor(points, constants, take)
     typical = np.array([constant.typical for constant in constants])
     for index, constant in enumerate(constants):
         times = np.log(predict(_varied(typical, index, _grid(constant)[:: GRID // 2])))
-        found[:, index] = np.ptp(times, axis=0) > MOVES
-    return found
+        affected[:, index] = np.ptp(times, axis=0) > MOVES
+    return affected
 
 
-def _varied(values: Floats, index: int, each: Floats) -> Floats:
+def _varied(values: Floats, index: int, column: Floats) -> Floats:
     """Sets of values in which one constant varies, `(num_sets, num_constants)`."""
-    sets: Floats = np.tile(values, (len(each), 1))
-    sets[:, index] = each
+    sets: Floats = np.tile(values, (len(column), 1))
+    sets[:, index] = column
     return sets
 
 
@@ -304,11 +304,13 @@ def _start(points: Sequence[Watched], constants: Sequence[Constant], take: Any) 
 def _constant(key: str, intake: PointConstants, tables: Refitted | None) -> Constant:
     """Typical value, bounds and spread of a constant before a fit to steps."""
     if tables is not None:
-        for index, one in enumerate(tables.constants):
-            if one.key == key:
+        for index, constant in enumerate(tables.constants):
+            if constant.key == key:
                 deviation = sqrt(float(tables.covariance[index, index]))
                 value = float(tables.values[index])
-                return Constant(key, one.dimension, value, one.low, one.high, deviation)
+                return Constant(
+                    key, constant.dimension, value, constant.low, constant.high, deviation
+                )
     if _is_jitter(key):
         return Constant(key, None, JITTER, 1e-4, 1.0, JITTERS)
     written = value_at(intake.bare, key)
@@ -411,12 +413,12 @@ def leave_out(
             done += jobs[place].size
             if progress is not None:
                 progress(done, total)
-    wrong += [loaded.in_file(one) for place in sorted(failed) for one in failed[place]]
+    wrong += [loaded.in_file(problem) for place in sorted(failed) for problem in failed[place]]
     compared = [item for item in items if not item.is_table and steps[item.key] is not None]
-    points = [found for item in compared if (found := steps[item.key]) is not None]
+    points = [step for item in compared if (step := steps[item.key]) is not None]
     sizes = [row for item in items if item.is_table for row in rows[item.key] or ()]
     if not points and not sizes:
-        raise ScenarioError([one.line for one in wrong])
+        raise ScenarioError([problem.line for problem in wrong])
     whole = joined(
         list(scenarios.values()),
         add_linear([point for point, _ in points], [same_work(item.made) for item in compared]),
@@ -431,10 +433,10 @@ def _keys(items: Sequence[Item]) -> Callable[[FoldJob], str]:
     keys = {item.key: key_of_item(item) for item in items}
 
     def key(job: FoldJob) -> str:
-        each = [
+        parts = [
             [keys[item.key] for item in part] for part in (job.fold.left_out, job.fold.remaining)
         ]
-        return key_of_all(each[0], each[1], "leave out", job.fold.name, job.by, job.noise)
+        return key_of_all(parts[0], parts[1], "leave out", job.fold.name, job.by, job.noise)
 
     return key
 
@@ -522,16 +524,16 @@ class _FoldFit:
         """Fit to the remaining steps; folds with the same ones share it."""
         items = [item for item in _fitting(self.job.fold.remaining) if _is_timed(item)]
         of = self.job.by, self.job.noise, self.knows_cost
-        for others, settings, tables, found in STEPS:
+        for others, settings, tables, refit in STEPS:
             if settings == of and tables is self.tables and _equal(items, others):
-                return found
+                return refit
         points = []
         for item in items:
             watched = _watched(item)
             points.append((watched, self.intake(item, watched.step.scenario)))
-        found = refit_steps(points, self.tables, self.job.noise)
-        STEPS.append((items, of, self.tables, found))
-        return found
+        refit = refit_steps(points, self.tables, self.job.noise)
+        STEPS.append((items, of, self.tables, refit))
+        return refit
 
     def intake(self, item: Item, scenario: Scenario) -> PointConstants:
         by_cluster = self.job.by == "cluster"
@@ -541,23 +543,23 @@ class _FoldFit:
         """Predict a step."""
         known = _known(item)
         if self.name is None:
-            found = time_step(item.name, item.point, item.made, known)
-            return _named(item, found), HeldOutPoint(None, False, found.simulated)
+            comparison = time_step(item.name, item.point, item.made, known)
+            return _named(item, comparison), HeldOutPoint(None, False, comparison.simulated)
         watched = _watched(item)
         scenario, watch = watched.step.scenario, watched.stopwatch
-        found = time_step(item.name, item.point, scenario, (), watch)
-        place = HeldOutPoint(self.name, not item.is_fitted, found.simulated)
+        comparison = time_step(item.name, item.point, scenario, (), watch)
+        place = HeldOutPoint(self.name, not item.is_fitted, comparison.simulated)
         intake = self.intake(item, scenario)
         if intake.keys or not self.knows_cost:
-            found = self._predicted(found, intake, watch)
+            comparison = self._predicted(comparison, intake, watch)
         else:
             again = time_step(item.name, item.point, scenario, known, watch)
-            found = replace(found, low=again.low, high=again.high)
+            comparison = replace(comparison, low=again.low, high=again.high)
         role = item.point.role if item.is_fitted else "predicted"
-        return _named(item, replace(found, role=role)), place
+        return _named(item, replace(comparison, role=role)), place
 
     def _predicted(
-        self, found: StepComparison, intake: PointConstants, watch: Any
+        self, comparison: StepComparison, intake: PointConstants, watch: Any
     ) -> StepComparison:
         steps = self.steps
         assert steps is not None
@@ -577,7 +579,7 @@ class _FoldFit:
         spread = step_novelty_spread(new, exposed_part(watch.metrics, scenario))
         spread = hypot(spread, by_data_sheet(watch.metrics, scenario, known))
         low, high = widened(time, inside, spread)
-        return replace(found, simulated=time, low=low, high=high, new=new)
+        return replace(comparison, simulated=time, low=low, high=high, new=new)
 
     def novelty(self, scenario: Scenario) -> tuple[str, ...]:
         """List the properties of a step that no remaining step has."""
@@ -588,13 +590,13 @@ class _FoldFit:
         cluster = scenario.cluster
         new = step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
         families = {item.made.workload.graph.family for item in fitted}
-        found = as_kind(
+        new_names = as_kind(
             new if fitted else ("model", *new), scenario.workload.graph.family, families
         )
         precisions = {precision_of(item.made) for item in fitted}
         if precisions and precision_of(scenario) not in precisions:
-            found.append("precision")
-        return tuple(found)
+            new_names.append("precision")
+        return tuple(new_names)
 
     def table(self, item: Item) -> list[tuple[CollectiveComparison, HeldOutPoint]]:
         """Predict a table."""
@@ -619,26 +621,26 @@ class _FoldFit:
         return [
             (
                 _named(item, replace(row, role="predicted")),
-                HeldOutPoint(self.name, True, one.simulated),
+                HeldOutPoint(self.name, True, fitted_row.simulated),
             )
-            for row, one in zip(rows, fitted, strict=True)
+            for row, fitted_row in zip(rows, fitted, strict=True)
         ]
 
 
 def _fitted_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
     """Fit to the remaining tables; folds with the same ones share it."""
     items = [item for item in fitting_tables(remaining) if _is_timed(item)]
-    for others, known, found in TABLES:
+    for others, known, refit in TABLES:
         if known == noise and _equal(items, others):
-            return found
-    found = refit_tables(items, noise)
-    TABLES.append((items, noise, found))
-    return found
+            return refit
+    refit = refit_tables(items, noise)
+    TABLES.append((items, noise, refit))
+    return refit
 
 
 def _equal(some: Sequence[Item], others: Sequence[Item]) -> bool:
     """Whether items are the same measurements of the same scenarios."""
-    if [one.key for one in some] != [one.key for one in others]:
+    if [item.key for item in some] != [item.key for item in others]:
         return False
     pairs = zip(some, others, strict=True)
     return all(a.made == b.made and a.measured == b.measured for a, b in pairs)
@@ -646,7 +648,7 @@ def _equal(some: Sequence[Item], others: Sequence[Item]) -> bool:
 
 def _is_set(key: str, own: Sequence[str]) -> bool:
     """Whether a table sets a key."""
-    return any(key == one or key.startswith(f"{one}.") for one in own)
+    return any(key == own_key or key.startswith(f"{own_key}.") for own_key in own)
 
 
 def _known(item: Item) -> list[Known]:
@@ -655,9 +657,9 @@ def _known(item: Item) -> list[Known]:
     return known if own is None else [Known(OWN, own), *known]
 
 
-def _named(item: Item, found: Any) -> Any:
+def _named(item: Item, row: Any) -> Any:
     named = item.measured.cluster
-    return found if named is None else replace(found, cluster=named)
+    return row if named is None else replace(row, cluster=named)
 
 
 def _watched(item: Item) -> Watched:

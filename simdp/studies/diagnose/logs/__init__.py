@@ -46,29 +46,29 @@ def log_findings(
         If a model or the machine is unknown, or a table of nccl-tests is damaged.
     """
     known = KnownModels(models)
-    found = [
+    findings = [
         *memory_findings(logs, known),
         *hang_findings(logs, known),
         *network_findings(logs, machine),
         *progress_findings(logs),
     ]
-    return ranked(found)
+    return ranked(findings)
 
 
-def ranked(found: Iterable[Finding]) -> list[Finding]:
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """One finding per cause, the surest first; what explains the others before them."""
     best = dict[str, Finding]()
-    for one in found:
-        known = best.get(one.cause)
-        if known is None or _order(one) < _order(known):
+    for finding in findings:
+        known = best.get(finding.cause)
+        if known is None or _order(finding) < _order(known):
             ranks = () if known is None else known.ranks
-            best[one.cause] = replace(one, ranks=one.ranks or ranks)
+            best[finding.cause] = replace(finding, ranks=finding.ranks or ranks)
     return sorted(best.values(), key=_order)
 
 
-def _order(one: Finding) -> tuple[int, bool]:
-    sure = CONFIDENCE.index(one.confidence) if one.confidence else 0
-    return sure, one.cause not in ROOTS
+def _order(finding: Finding) -> tuple[int, bool]:
+    sure = CONFIDENCE.index(finding.confidence) if finding.confidence else 0
+    return sure, finding.cause not in ROOTS
 
 
 def diagnose_logs(

@@ -265,7 +265,7 @@ class SharedWait(NamedTuple):
 
 def _shared(calls: Sequence[WaitingCall], what: str, logs: Sequence[JobLog]) -> SharedWait:
     call = calls[0]
-    here = tuple(sorted({one.rank for one in calls if one.rank is not None}))
+    here = tuple(sorted({waiting.rank for waiting in calls if waiting.rank is not None}))
     missing = tuple(sorted(set(range(_world(calls, logs))) - set(here))) if here else ()
     waited = f" for {seconds(call.waited_s)}" if call.waited_s else ""
     limit = f" within {seconds(call.timeout_s)}" if call.timeout_s else ""
@@ -354,7 +354,7 @@ def _hints(wait: SharedWait, logs: Sequence[JobLog]) -> Iterator[Finding]:
 
 def _world(calls: Sequence[WaitingCall], logs: Sequence[JobLog]) -> int:
     """Ranks of the group, as far as known: at least those up to the largest that waits."""
-    known = [one for call in calls if (one := _world_of(call))]
+    known = [num_ranks for call in calls if (num_ranks := _world_of(call))]
     known += [size for log in logs if log.nccl is not None and (size := log.nccl.world_size())]
     largest = max((call.rank for call in calls if call.rank is not None), default=-1)
     ends = [end.rank for log in logs if log.watchdog for end in log.watchdog.ends]
@@ -364,13 +364,13 @@ def _world(calls: Sequence[WaitingCall], logs: Sequence[JobLog]) -> int:
 
 def _preparing(logs: Sequence[JobLog]) -> BarLine | None:
     """The last state of a bar of data preparation that is not done."""
-    found = None
+    unfinished = None
     for log in logs:
         for bar in log.progress.bars if log.progress else ():
             words = ("tokeniz", "map", "dataset", "filter", "packing", "preprocess", "grouping")
             if bar.done < bar.total and any(word in bar.label.lower() for word in words):
-                found = bar
-    return found
+                unfinished = bar
+    return unfinished
 
 
 def _preparation(bar: BarLine, wait: SharedWait) -> Finding:

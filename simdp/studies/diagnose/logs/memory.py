@@ -16,9 +16,13 @@ FULL = 0.9  # part of the memory in tensors from which it is full, whatever its 
 
 def memory_findings(logs: Sequence[JobLog], models: KnownModels) -> Iterator[Finding]:
     """Find why allocations failed."""
-    failures = [one for log in logs if log.memory for one in log.memory.failures]
+    failures = [
+        out_of_memory for log in logs if log.memory for out_of_memory in log.memory.failures
+    ]
     for failure in failures[:1]:
-        ranks = sorted({one.rank for one in failures if one.rank is not None})
+        ranks = sorted(
+            {out_of_memory.rank for out_of_memory in failures if out_of_memory.rank is not None}
+        )
         yield from _failure(failure, tuple(ranks), models)
     for log in logs:
         for summary in log.memory.summaries if log.memory else ():
@@ -37,10 +41,10 @@ def _failure(
     gpu = "" if failure.device is None else f" on GPU {failure.device}"
     allocated, total = failure.allocated or 0.0, failure.total or 0.0
     unused, free = failure.unused or 0.0, failure.free or 0.0
-    asked = f"{_gib(failure.asked)} did not fit{gpu}{tensor}"
+    symptom = f"{_gib(failure.asked)} did not fit{gpu}{tensor}"
     obtained = f"{_gib(allocated)} allocated, {_gib(unused)} reserved but unused, {_gib(free)} free"
     expected = f"{_gib(failure.asked)} more" + (f" of {_gib(total)}" if total else "")
-    shown = Shown(asked, expected, obtained, ranks)
+    shown = Shown(symptom, expected, obtained, ranks)
     full = allocated > FULL * total if total else False
     if free >= failure.asked and total:
         yield shown.finding(
@@ -110,7 +114,7 @@ def _others(failure: OutOfMemory) -> float:
     known = (failure.free, failure.allocated, failure.unused)
     if failure.in_use is not None or failure.total is None or None in known:
         return 0.0
-    foreign = failure.total - sum(each or 0.0 for each in known)
+    foreign = failure.total - sum(share or 0.0 for share in known)
     return foreign if foreign > NEAR_LIMIT * failure.total else 0.0
 
 

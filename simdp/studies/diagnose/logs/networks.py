@@ -57,8 +57,8 @@ class Network(NamedTuple):
     @property
     def num_cards(self) -> int | None:
         """Network cards per node that NCCL found."""
-        each = [len(cards) for cards in self.log.cards.values()]
-        return min(each) if each else None
+        counts = [len(cards) for cards in self.log.cards.values()]
+        return min(counts) if counts else None
 
     @property
     def card_speed(self) -> float | None:
@@ -83,10 +83,10 @@ def network_findings(logs: Sequence[JobLog], machine: str | None) -> Iterator[Fi
     for log in logs:
         if log.nccl is None:
             continue
-        found = _network(log, topology, machine)
+        network = _network(log, topology, machine)
         for check in CHECKS:
-            yield from check(found)
-        yield from _warnings(found)
+            yield from check(network)
+        yield from _warnings(network)
     if topology is not None and not any(log.nccl for log in logs):
         yield from _access_control(topology)
         yield from _cross_socket(topology)
@@ -169,11 +169,11 @@ def _sockets(net: Network) -> Iterator[Finding]:
     elif not log.no_card:
         why = "NCCL's network is Socket"
     hca = log.settings.get("NCCL_IB_HCA")
-    asked = f", though NCCL_IB_HCA names {len(hca.split(','))} cards" if hca else ""
+    though = f", though NCCL_IB_HCA names {len(hca.split(','))} cards" if hca else ""
     yield Finding(
         "socket_transport",
         None,
-        f"ranks of different nodes talk over TCP{at}: {why}{asked}.",
+        f"ranks of different nodes talk over TCP{at}: {why}{though}.",
         expected=_due(net) or "RDMA (NET/IB, or a plugin), at the speed of the cards",
         obtained=_got(net) or f"NET/Socket{at}",
         remedy=remedy,
@@ -513,18 +513,18 @@ UNREACHABLE = (
 
 
 def _interfaces(texts: Sequence[str], net: Network) -> Iterator[Finding]:
-    found = [text for text in texts if any(part in text for part in UNREACHABLE)]
-    if not found:
+    failures = [text for text in texts if any(part in text for part in UNREACHABLE)]
+    if not failures:
         return
-    bridge = any(" 172.17." in text or " 127." in text for text in found)
-    names = ", ".join(one.split(":")[0] for one in net.log.interfaces[:4])
+    bridge = any(" 172.17." in text or " 127." in text for text in failures)
+    names = ", ".join(interface.split(":")[0] for interface in net.log.interfaces[:4])
     yield Finding(
         "network_interface",
         None,
-        f"NCCL cannot reach another rank's address, or has none to use: {found[0]}."
+        f"NCCL cannot reach another rank's address, or has none to use: {failures[0]}."
         + (" It is an address of a container's bridge." if bridge else ""),
         expected="an interface that all nodes reach, not docker0 or lo",
-        obtained=f"interfaces {names}" if names else found[0][:90],
+        obtained=f"interfaces {names}" if names else failures[0][:90],
         remedy="NCCL_SOCKET_IFNAME=the interface of the nodes' network; for containers --network "
         "host; open the firewall between the nodes",
         confidence="likely",

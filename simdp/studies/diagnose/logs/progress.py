@@ -18,7 +18,7 @@ LOW_MFU = 0.2  # model FLOPs utilisation below which a step of large matrix prod
 
 def step_times(progress: ProgressLog) -> list[tuple[int, float]]:
     """Steps and their times, from lines of steps, else from a bar's states [s]."""
-    timed = [(one.step, one.seconds) for one in progress.steps if one.seconds]
+    timed = [(step.step, step.seconds) for step in progress.steps if step.seconds]
     if timed:
         return timed
     bars = progress.training()
@@ -88,7 +88,7 @@ def _uneven(progress: ProgressLog) -> Iterator[Finding]:
 
 
 def _utilisation(progress: ProgressLog) -> Iterator[Finding]:
-    known = [one.mfu for one in progress.steps if one.mfu]
+    known = [step.mfu for step in progress.steps if step.mfu]
     if not known or (usual := median(known)) >= LOW_MFU:
         return
     yield Finding(

@@ -74,21 +74,21 @@ class KnownModels:
         """Find tensors of so many elements, the most specific first."""
         if count is None or count < LEAST:
             return []
-        found = [
+        matches = [
             match
             for model, tensors in self.tensors.items()
             if (match := _of_model(model, tensors, count, world_size or 1))
         ]
-        return sorted(found, key=lambda match: match.rank)
+        return sorted(matches, key=lambda match: match.rank)
 
     def of_bytes(self, nbytes: float, rounding: float) -> list[SizeMatch]:
         """Find what has so many bytes, to the given rounding, the most specific first."""
-        found = [
+        matches = [
             match
             for model, tensors in self.tensors.items()
             for match in _of_allocation(model, tensors, nbytes, rounding)
         ]
-        return sorted(found, key=lambda match: match.rank)
+        return sorted(matches, key=lambda match: match.rank)
 
 
 @cache
@@ -102,9 +102,12 @@ def made_tensors(name: str, raw: Any) -> tuple[Tensor, ...]:
     try:
         model = read_model(raw)
     except ValidationError as error:
-        raise ScenarioError([f"{name}: {found.line}" for found in problems(error, raw)]) from None
+        raise ScenarioError(
+            [f"{name}: {problem.line}" for problem in problems(error, raw)]
+        ) from None
     return tuple(
-        Tensor(one.name, tuple(one.shape), prod(one.shape)) for one in model.graph.parameters
+        Tensor(parameter.name, tuple(parameter.shape), prod(parameter.shape))
+        for parameter in model.graph.parameters
     )
 
 
