@@ -29,14 +29,6 @@ from simdp.studies.methods import (
     with_data,
 )
 
-OPTIONAL_KEYS = {
-    "lora": "adapters beside these layers are trained, as PEFT adds them; all else is frozen",
-    "quantized": "weights of these layers have 4 bits, as bitsandbytes stores them",
-    "attention": "scaled_dot_product_attention, as in transformers 5; eager: kernel by kernel",
-}
-"""Comments on the keys of a workload that not every scenario has."""
-
-
 SHORT = 512  # tokens of samples that are tried where none fit
 
 
@@ -142,7 +134,8 @@ def _sizes(raw: Raw, place: TrainingNodes) -> list[int]:
 
     Sizes that are invalid, such as a torus of two, or too small for the model are skipped.
     """
-    largest, per_node = raw["cluster"]["world_size"], place.per_node
+    cluster, per_node = raw["cluster"], place.per_node
+    largest = int(cluster["world_size"])
     sizes, size = set(), 1
     while size < largest:
         sizes.add(size)
@@ -150,7 +143,7 @@ def _sizes(raw: Raw, place: TrainingNodes) -> list[int]:
     counts = [largest]
     for size in sorted(sizes, reverse=True):
         try:
-            scenario = checked_here({**raw, "cluster": {**raw["cluster"], "world_size": size}})
+            scenario = checked_here({**raw, "cluster": {**cluster, "world_size": size}})
         except ScenarioError:
             continue
         if not _may_fit(scenario):
@@ -175,58 +168,59 @@ def _in_words(
     file: Path,
 ) -> str:
     """The scenario as YAML with comments."""
-    workload, size = raw["workload"], raw["cluster"]["world_size"]
-    batch = "global_batch" if "global_batch" in workload else "microbatch"
-    unit = "samples per GPU and micro-step" if batch == "microbatch" else "samples of all GPUs"
-    fitted = "" if request.microbatch else ", as many as fit"
+    sizes = raw.get("sweep", {}).get("cluster.world_size")
     room = "" if row.state == "yes" else ": this may run out of memory"
-    lines = [
-        *_head(request, place, raw, file),
-        "",
-        *_cluster(place, raw, file),
-        "",
-        "workload:",
-        "  # a name of `list models`, perhaps with keys: {kind: bert-base, sequence_length: 512}",
-        *_line("model", workload["model"], 2),
-    ]
-    if "dataset" in workload:
-        lines += [
-            "  # drawn, since times depend on shapes alone; {kind: npz, path: x.npz} reads a file",
-            *_line("dataset", workload["dataset"], 2),
-        ]
-    for key, meaning in OPTIONAL_KEYS.items():
-        if key in workload:
-            lines += [f"  # {meaning}", *_line(key, workload[key], 2)]
     chosen = "the simplest of the fastest, by `fits`" if request.strategy is None else "as given"
-    lines += [
-        "  # named and argued as torch's: {kind: sgd, lr: 0.1, momentum: 0.9}",
-        *_line("optimizer", workload["optimizer"], 2),
-        f"  # {unit}{fitted}; grad_accum: 4 would take four per update",
-        *_line(batch, workload[batch], 2),
-        "  # full, amp (torch.autocast) or mixed (16-bit weights with a 32-bit master)",
-        *_line("precision", workload["precision"], 2),
-        "  # none, selective or blocks: what backward computes again, to keep less",
-        *_line("recompute", workload["recompute"], 2),
-        "  # the first is warm-up",
-        *_line("steps", workload["steps"], 2),
+    lines = [
+        *_head(request, place, sizes, file, raw["name"]),
+        "",
+        *_cluster(place, raw["cluster"]),
+        "",
+        *_workload(raw["workload"], fitted="" if request.microbatch else ", as many as fit"),
         "",
         f"# {chosen}; ddp, fsdp, hsdp, zero1, local_sgd, ...: `list strategies`",
         *_line("strategy", raw["strategy"]),
         "",
         f"# of {nbytes(table.memory_bytes)} per GPU it takes {nbytes(row.memory_low_bytes)} to "
-        f"{nbytes(row.memory_high_bytes)} on {size}, with CUDA, NCCL and fragments{room}.",
+        f"{nbytes(row.memory_high_bytes)} on {request.gpus}, with CUDA, NCCL and fragments{room}.",
         *_host_lines(row, table),
         "# Times and memory only; true trains every replica in NumPy as well, for small models",
         *_line("numerics", False),
     ]
-    if "sweep" in raw:
+    if sizes:
         lines += [
             "",
             "# a point for each value: this makes the scaling plot; any key can be swept",
             "sweep:",
-            *_line("cluster.world_size", raw["sweep"]["cluster.world_size"], 2),
+            *_line("cluster.world_size", sizes, 2),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _workload(workload: Raw, fitted: str) -> Iterator[str]:
+    """The workload, with a comment above each key."""
+    is_whole = "global_batch" in workload
+    unit = "samples of all GPUs" if is_whole else "samples per GPU and micro-step"
+    comments = {
+        "model": "a name of `list models`, perhaps with keys: {kind: bert-base, sequence_length: "
+        "512}",
+        "dataset": "drawn, since times depend on shapes alone; {kind: npz, path: x.npz} reads a "
+        "file",
+        "lora": "adapters beside these layers are trained, as PEFT adds them; all else is frozen",
+        "quantized": "weights of these layers have 4 bits, as bitsandbytes stores them",
+        "attention": "scaled_dot_product_attention, as in transformers 5; eager: kernel by kernel",
+        "optimizer": "named and argued as torch's: {kind: sgd, lr: 0.1, momentum: 0.9}",
+        "global_batch" if is_whole else "microbatch": f"{unit}{fitted}; grad_accum: 4 would take "
+        "four per update",
+        "precision": "full, amp (torch.autocast) or mixed (16-bit weights with a 32-bit master)",
+        "recompute": "none, selective or blocks: what backward computes again, to keep less",
+        "steps": "the first is warm-up",
+    }
+    yield "workload:"
+    for key, comment in comments.items():
+        if key in workload:
+            yield f"  # {comment}"
+            yield from _line(key, workload[key], 2)
 
 
 def _host_lines(row: FittingRow, table: Fitting) -> Iterator[str]:
@@ -237,43 +231,47 @@ def _host_lines(row: FittingRow, table: Fitting) -> Iterator[str]:
         yield f"# Each node {need}{unknown}."
 
 
-def _head(request: FitsRequest, place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
-    """Comments on the study and its commands, and the name."""
-    size, sizes = raw["cluster"]["world_size"], raw.get("sweep", {}).get("cluster.world_size")
+def _head(
+    request: FitsRequest, place: TrainingNodes, sizes: list[int] | None, file: Path, name: str
+) -> Iterator[str]:
+    """Comments on the study and its commands."""
     pictures = "scaling.png, timeline.png" if sizes else "timeline.png"
     if sizes:
-        yield f"# How does {request.title} scale on {place.title}, from {sizes[0]} to {size} GPUs?"
+        on = f"scale on {place.title}, from {sizes[0]} to {request.gpus} GPUs"
+        yield f"# How does {request.title} {on}?"
     else:
-        yield f"# How fast does {request.title} train on {place.title}, on {size} GPUs?"
+        yield f"# How fast does {request.title} train on {place.title}, on {request.gpus} GPUs?"
     yield f"# Simulate it with `python -m simdp run {file}`: a table on the screen, and"
-    yield f"# {pictures}, trace.json and result.json in runs/{raw['name']}/."
+    yield f"# {pictures}, trace.json and result.json in runs/{name}/."
     yield "# Try another value with --set strategy=fsdp, and several side by side:"
     yield f"# `python -m simdp compare {file} --set sweep=null --over strategy=ddp,fsdp`."
-    yield from _line("name", raw["name"])
+    yield from _line("name", name)
 
 
-def _cluster(place: TrainingNodes, raw: Raw, file: Path) -> Iterator[str]:
+def _cluster(place: TrainingNodes, cluster: Raw) -> Iterator[str]:
     """The cluster, and in comments its keys without a machine's name."""
     yield "cluster:"
-    machine = place.cluster.get("machine")
+    machine = place.machine
+    comments = {
+        "devices_per_node": "of a node, in place of the machine's",
+        "host_memory": "of a node, for offloaded state",
+        "world_size": f"GPUs in use: part of a node of {place.per_node}, or whole nodes",
+    }
     if machine is None:
         yield f"  # assumed: {place.assumed}"
         for key, value in place.cluster.items():
             yield from _line(key, value, 2)
+        del comments["devices_per_node"]
     else:
         yield f"  # {machine if is_file(machine) else hardware(machine)}"
         for caveat in read_machine(machine, Path()).caveats:
             yield f"  # Caution: {caveat}"
         yield "  # `python -m simdp list machines` prints all; `calibrate` makes one of your logs"
-        yield from _line("machine", raw["cluster"]["machine"], 2)
-        if "devices_per_node" in place.cluster:
-            yield "  # of a node, in place of the machine's"
-            yield from _line("devices_per_node", place.cluster["devices_per_node"], 2)
-    if "host_memory" in raw["cluster"]:
-        yield "  # of a node, for offloaded state"
-        yield from _line("host_memory", raw["cluster"]["host_memory"], 2)
-    yield f"  # GPUs in use: part of a node of {place.per_node}, or whole nodes"
-    yield from _line("world_size", raw["cluster"]["world_size"], 2)
+        yield from _line("machine", cluster["machine"], 2)
+    for key, comment in comments.items():
+        if key in cluster:
+            yield f"  # {comment}"
+            yield from _line(key, cluster[key], 2)
     if machine is not None:
         yield "  # Not yours? Write your own nodes in its place (list devices, links, topologies):"
         for key in ("devices_per_node", "device", "topology", "link", "inter_node"):

@@ -109,7 +109,7 @@ def fitting(request: FitsRequest, has_times: bool = True) -> Fitting:
     fits_none = all(row.state == "no" for row in rows)
     return Fitting(
         model=request.title,
-        machine=place.cluster.get("machine", place.title),
+        machine=place.machine or place.title,
         assumed=place.assumed,
         gpus=gpus,
         is_least=request.gpus is None,

@@ -144,6 +144,11 @@ class TrainingNodes(NamedTuple):
     assumed: str | None
 
     @property
+    def machine(self) -> str | None:
+        """The machine whose nodes these are; None where they are assumed for a device."""
+        return self.cluster.get("machine")
+
+    @property
     def per_node(self) -> int:
         """Devices of a node."""
         return int(self.figures.get("devices_per_node", 1))
@@ -178,7 +183,7 @@ class TrainingNodes(NamedTuple):
     def sized(self, gpus: int) -> Cluster:
         """Return the cluster of so many devices, without stragglers and failures."""
         cluster = {**self.figures, "world_size": gpus, "stragglers": [], "failures": []}
-        base = Path(self.cluster.get("machine", "")).parent
+        base = Path(self.machine or "").parent
         return Cluster.model_validate(cluster, context={"base": base})
 
     @property

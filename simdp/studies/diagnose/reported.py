@@ -108,7 +108,7 @@ class ReportedJob(NamedTuple):
     @property
     def machine(self) -> str | None:
         """The machine whose nodes it has; None where these were assumed."""
-        return self.nodes.cluster.get("machine")
+        return self.nodes.machine
 
 
 def reported_job(options: Mapping[str, Any]) -> ReportedJob:
@@ -354,7 +354,7 @@ class _Links:
     def __init__(self, nodes: TrainingNodes, gpus: int) -> None:
         raw = with_machine({"cluster": {**nodes.cluster, "world_size": gpus}}, Path())
         self.cluster, self.cost = nodes.sized(nodes.check_size(gpus)), cost_of(raw, Path())
-        self.machine, self.gpus = nodes.cluster.get("machine"), gpus
+        self.machine, self.gpus = nodes.machine, gpus
         self.title = self.machine or "the assumed hardware"
 
     def bus_bandwidth(self, size: float) -> tuple[float, float, float] | None:
