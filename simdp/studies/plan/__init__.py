@@ -183,9 +183,8 @@ def _searched(
         return own.changes(LearningSettings(other, batch))
 
     player = Player(bounds, need_of, changes, executor, store)
-    search = Search(
-        bounds, request.goal, request.limits, player.play, _margin(player, request.sure)
-    )
+    margin = _margin(player, request.sure)
+    search = Search(bounds, request.goal, request.limits, player.play, margin)
     check_figures(search, request)
     bounds.look(executor, lambda n, count: say(f"bounds of {n:,} of {count:,} points"))
     say("simulating what the bounds leave open")
