@@ -118,7 +118,7 @@ class PlanError(SimdpError):
 
 
 class OperationError(SimdpError, TypeError):
-    """An interpreter got an operation that it neither handles nor ignores.
+    """An interpreter has no handler of an operation.
 
     Parameters
     ----------
@@ -134,9 +134,9 @@ class OperationError(SimdpError, TypeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.interpreter} neither handles nor ignores the operation "
-            f"{self.operation.__module__}.{self.operation.__qualname__}; add it to one of the two "
-            f"there, or yield operations of simdp.steps.ops only."
+            f"{self.interpreter} does not handle the operation "
+            f"{self.operation.__module__}.{self.operation.__qualname__}; add a handler there, or "
+            f"yield operations of simdp.steps.ops only."
         )
 
 

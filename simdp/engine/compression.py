@@ -27,9 +27,11 @@ from simdp.steps import ops
 from simdp.steps.ops import (
     AddSelected,
     CallHook,
+    Concern,
     Dequantize,
     EncodeBucket,
     EndHook,
+    Handlers,
     Join,
     Observe,
     OwnHook,
@@ -770,10 +772,12 @@ def _copy(sources: Sequence[Array], targets: Sequence[Array]) -> None:
 
 
 class Compressed:
-    """Executes the operations of comm hooks by its ``acts``, and keeps their state.
+    """Executes the operations of comm hooks, and keeps their state.
 
     Temporary buffers are added to ``made`` and removed from it.
     """
+
+    handlers = Handlers[Callable[[Any, Any], None]](Concern.COMPRESSION)
 
     def __init__(
         self,
@@ -786,15 +790,12 @@ class Compressed:
         self._flat, self._made, self._shapes = flat, made, shapes
         self._thin: dict[str, Thin] = {}
         self._chosen: dict[str, list[Entries]] = {}
-        self.acts: dict[type[Any], Callable[[Any], None]] = {
-            ops.SplitBucket: self._split,
-            ops.Join: self._join,
-            ops.Select: self._select,
-            ops.AddSelected: self._add_selected,
-            ops.Dequantize: self._dequantize,
-            ops.CallHook: self._call_hook,
-            ops.EndHook: self._end_hook,
-        }
+
+    def read(self, op: ops.Op) -> None:
+        """Execute an operation of a comm hook; ignore all others."""
+        handler = self.handlers[type(op)]
+        if handler is not None:
+            handler(self, op)
 
     @cached_property
     def _low_rank(self) -> LowRank:
@@ -830,12 +831,14 @@ class Compressed:
         taken = op.factoring
         self._low_rank.turn(self._flat(taken.bucket), taken, self._thin[taken.label])
 
+    @handlers(ops.SplitBucket)
     def _split(self, op: ops.SplitBucket) -> None:
         taken = op.factoring
         thin = self._low_rank.take(self._flat(taken.bucket), taken)
         self._thin[taken.label] = thin
         self._made |= {taken.rest: thin.rest, taken.p: thin.p, taken.q: thin.q}
 
+    @handlers(ops.Join)
     def _join(self, op: ops.Join) -> None:
         taken = op.factoring
         thin = self._thin.pop(taken.label)
@@ -843,24 +846,29 @@ class Compressed:
         for bucket in {taken.rest, taken.p, taken.q}:
             del self._made[bucket]
 
+    @handlers(ops.Select)
     def _select(self, op: ops.Select) -> None:
         asked = op.selection
         self._chosen[asked.label] = self._largest.select(
             self._flat(asked.bucket), asked.num_entries, asked.divisor, asked.error_feedback
         )
 
+    @handlers(ops.AddSelected)
     def _add_selected(self, op: ops.AddSelected) -> None:
         asked = op.selection
         add(self._chosen.pop(asked.label), self._flat(asked.bucket))
 
+    @handlers(ops.Dequantize)
     def _dequantize(self, op: ops.Dequantize) -> None:
         average(self._flat(op.code.bucket), op.code, op.divisor)
 
+    @handlers(ops.CallHook)
     def _call_hook(self, op: ops.CallHook) -> None:
         handed = self._hooked.call(op.hook, self._flat(op.hook.bucket), self._shapes)
         if handed is not None and op.hook.sent is not None:
             self._made[op.hook.sent] = handed
 
+    @handlers(ops.EndHook)
     def _end_hook(self, op: ops.EndHook) -> None:
         assert op.hook.sent is not None, "a hook without an all_reduce has no end"
         summed = self._made.pop(op.hook.sent)

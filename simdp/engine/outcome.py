@@ -33,7 +33,7 @@ from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import HostCopy
-from simdp.steps.program import Program, called_by, flat
+from simdp.steps.program import Program, flat
 from simdp.units import format_quantity
 from simdp.workload import Workload
 from simdp.workload.compute import FromMeasurements
@@ -569,7 +569,7 @@ def _sent(scenario: Scenario, run: Run) -> Iterator[tuple[tuple[str, float], Col
     names = run.times.names
     for plan in (run.program.setup, *run.program.plans):
         for op in flat(plan):
-            called = called_by(op)
+            called = op.called
             if called is None:
                 continue
             if isinstance(op, ops.Exchange):

@@ -30,7 +30,7 @@ from simdp.results.trace import SETUP
 from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.facts import Facts
-from simdp.steps.program import called_by, flat
+from simdp.steps.program import flat
 from simdp.workload.sampling import START, Participants, Start, StepBatches
 
 
@@ -261,7 +261,7 @@ class Run:
         segment = self._segment
         are_alive = segment.past is not None and segment.participants is not None
         for op in self.program.setup:
-            if not (are_alive and called_by(op)):  # models were synchronised in an earlier segment
+            if not (are_alive and op.called):  # models were synchronised in an earlier segment
                 yield from self._read(op)
         yield from self._held(self.memory.buckets())
         if self.launcher.num_calls:  # collectives end at different times on the ranks

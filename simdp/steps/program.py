@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from math import inf
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,60 +14,25 @@ from simdp.cluster.hardware import Overheads
 from simdp.errors import OperationError, ScenarioError
 from simdp.steps.facts import Facts, LayerDtypes, Nominal, Ops, StepContext, longest_period
 from simdp.steps.ops import (
-    AddSelected,
     AllGather,
-    AllReduce,
-    Average,
-    Backward,
     Batch,
-    Broadcast,
-    CallHook,
-    Copy,
-    CopyOut,
-    Dequantize,
-    EndHook,
-    Exchange,
+    CollectiveCall,
     FillBucket,
-    Forward,
     Free,
-    Gather,
     GatherTogether,
-    HandBack,
-    Hold,
-    HostCopy,
-    Join,
     KeepSums,
-    LossOfAll,
-    Meet,
-    MicrobatchDone,
     NewGroup,
-    Observe,
     Op,
-    Open,
-    OrthogonalizeBucket,
-    OuterUpdate,
-    Quantize,
     Reduce,
     ReduceScatter,
     ReduceTogether,
-    Release,
-    Replicate,
     Reserve,
-    Rounding,
-    ScaleLoss,
-    Scatter,
     Select,
     Shard,
     SplitBucket,
     StartOuter,
-    Tail,
     Take,
-    TakeSums,
     Unless,
-    Unpack,
-    Unshard,
-    Update,
-    Wait,
 )
 from simdp.steps.partition import Group, Partition
 from simdp.workload import Workload
@@ -107,15 +72,6 @@ class TrainingLoop(Protocol):
         """Yield the operations of one step."""
 
 
-class CollectiveCall(NamedTuple):
-    """A collective that a run calls; root 0 if it has none, and the size of its whole buffer."""
-
-    collective: str
-    root: int
-    group: Group
-    nbytes: float
-
-
 class ProcessGroups(NamedTuple):
     """Groups of ranks that call the same collectives at the same time, each separately.
 
@@ -128,102 +84,18 @@ class ProcessGroups(NamedTuple):
     collectives: tuple[str, ...]
 
 
-# Interpreter --------------------------------------------------------------------------------------
-
-H = TypeVar("H")
-
-
-class Interpreter(dict[type[Any], H | None]):
-    """Handlers by class of operation; None for operations that are ignored on purpose.
-
-    Looking up any other class raises. `Unless` is never looked up: `flat` and the run unpack it.
-    ``name`` is the module, and the class or function in it; for the error.
-
-    Raises
-    ------
-    OperationError
-        When a class is looked up that is in neither.
-    """
-
-    def __init__(
-        self, name: str, handles: Mapping[type[Any], H], ignores: Iterable[type[Any]]
-    ) -> None:
-        super().__init__(dict.fromkeys(ignores))
-        assert not self.keys() & handles.keys(), f"{name} both handles and ignores an operation"
-        self.update(handles)
-        self.name = name
-
-    def __missing__(self, kind: type[Any]) -> None:
-        raise OperationError(self.name, kind)
-
-
-_CALLED_BY = Interpreter[Callable[[Any], CollectiveCall]](
-    f"{__name__}.called_by",
-    handles={
-        AllReduce: lambda op: CollectiveCall("all_reduce", 0, op.group, op.nbytes),
-        Average: lambda op: CollectiveCall("all_reduce", 0, op.group, op.nbytes),
-        Exchange: lambda op: CollectiveCall(op.collective, 0, None, op.nbytes),
-        ReduceScatter: lambda op: CollectiveCall("reduce_scatter", 0, op.group, op.bucket.nbytes),
-        AllGather: lambda op: CollectiveCall("all_gather", 0, op.group, op.nbytes),
-        ReduceTogether: lambda op: CollectiveCall("reduce_scatter", 0, None, op.bucket.nbytes),
-        GatherTogether: lambda op: CollectiveCall("all_gather", 0, None, op.nbytes),
-        Broadcast: lambda op: CollectiveCall("broadcast", op.root, op.group, op.nbytes),
-        CopyOut: lambda op: CollectiveCall("broadcast", 0, op.group, op.nbytes),
-        Reduce: lambda op: CollectiveCall("reduce", 0, op.group, op.bucket.nbytes),
-    },
-    ignores={
-        *(Batch, Forward, Backward, Tail, MicrobatchDone, ScaleLoss, Update, Wait, Meet, NewGroup),
-        *(Hold, Reserve, Copy, HostCopy, FillBucket, Take, Open, Release, Shard, Unshard),
-        *(Free, KeepSums, StartOuter, OuterUpdate),
-        *(Rounding, SplitBucket, Unpack, OrthogonalizeBucket, Join, Select, AddSelected, Observe),
-        *(Quantize, Dequantize),
-        *(CallHook, EndHook, Scatter, Replicate, Gather, LossOfAll, HandBack, TakeSums),
-    },
-)
-
-CALLING = frozenset(kind for kind, call in _CALLED_BY.items() if call)
-"""Operations that start a collective."""
-
-
-def called_by(op: Op) -> CollectiveCall | None:
-    """The collective that an operation starts, or None."""
-    call = _CALLED_BY[type(op)]
-    return None if call is None else call(op)
-
-
 def flat(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield every operation, including those in `Unless`."""
     for op in ops:
         yield from flat(op.ops) if isinstance(op, Unless) else (op,)
 
 
-_PROGRAM = Interpreter(
-    f"{__name__}.Program",
-    handles=dict.fromkeys(
-        {
-            *(NewGroup, Shard, Batch, Reserve, FillBucket, SplitBucket, Select, Free),
-            *(Take, KeepSums, StartOuter),
-            *(AllReduce, ReduceScatter, AllGather, Broadcast, Average, Exchange, CopyOut, Reduce),
-            *(ReduceTogether, GatherTogether),
-        },
-        True,
-    ),
-    ignores={
-        *(Forward, Backward, Tail, MicrobatchDone, ScaleLoss, Update, Wait, Meet, Hold),
-        *(Copy, HostCopy, OuterUpdate),
-        *(Open, Release, Unshard, Rounding, Unpack, OrthogonalizeBucket, Join, AddSelected),
-        *(Observe, Quantize),
-        *(Dequantize, CallHook, EndHook, Scatter, Replicate, Gather, LossOfAll, HandBack, TakeSums),
-    },
-)
-"""Operations from which the properties of `Program` are derived."""
-
-
 def _checked(ops: Iterable[Op]) -> Plan:
-    """Collect a plan, with operations that are all handled or ignored here."""
+    """Collect a plan of operations."""
     plan = tuple(ops)
     for kind in dict.fromkeys(map(type, flat(plan))):
-        _PROGRAM[kind]
+        if not issubclass(kind, Op):
+            raise OperationError(f"{__name__}.Program", kind)
     return plan
 
 
@@ -281,7 +153,7 @@ class Program:
             if step.answers(known.asked):
                 return plan
         plan = _checked(self.loop.step(self.facts, step))
-        plan = next((known for _, known in self._plans if _same(known, plan)), plan)
+        plan = next((known for _, known in self._plans if known == plan), plan)
         if len(self._plans) == MAX_PLANS:
             del self._plans[0]
         self._plans.append((step, plan))
@@ -318,7 +190,7 @@ class Program:
     @cached_property
     def called(self) -> list[CollectiveCall]:
         """All collectives of the run, with all sizes."""
-        return list(dict.fromkeys(filter(None, map(called_by, self._ops))))
+        return list(dict.fromkeys(op.called for op in self._ops if op.called is not None))
 
     @cached_property
     def _announced(self) -> frozenset[tuple[str, int, Group]]:
@@ -425,11 +297,6 @@ class Program:
             elif isinstance(op, Take | Reduce | ReduceScatter | ReduceTogether | KeepSums):
                 found.append(int(op.bucket.nbytes))
         return found
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    """Whether two steps have equal operations of equal classes."""
-    return one == other and [*map(type, flat(one))] == [*map(type, flat(other))]
 
 
 def _around(key: tuple[object, ...]) -> list[int]:

@@ -9,6 +9,7 @@ it is one after the free that the host waits for, and behind earlier launches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -143,7 +144,7 @@ class UnitWalk:
             tag, label = next(self.tags), f"unit {unit.number}"
             self.there[unit.number] = (tag,)
             op = gather(self.facts, self.partition, unit.number, tag, label)
-            yield op._replace(group=self.rules.inside)
+            yield replace(op, group=self.rules.inside)
 
     def _need(self, unit: Unit) -> Ops:
         yield from self._gather(unit)

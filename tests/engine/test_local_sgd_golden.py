@@ -11,7 +11,7 @@ from small_scenario import FAST
 import simdp
 from simdp.scenario import checked
 from simdp.steps.ops import Average
-from simdp.steps.program import called_by, flat
+from simdp.steps.program import flat
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = [f"layers.{layer}.{kind}" for layer in range(3) for kind in ("weight", "bias")]
@@ -121,7 +121,7 @@ def test_rank_0_calls_what_torch_calls_among_the_same_ranks(case, tmp_path):
     chosen = of_four(case, 12, tmp_path)
     known = {several.name: several.ranks[0].tolist() for several in chosen.program.groups}
     for plan, wanted in zip(plans_of(chosen, 4), notes["calls_rank0"], strict=True):
-        calls = filter(None, map(called_by, flat(plan)))
+        calls = [op.called for op in flat(plan) if op.called is not None]
         # Torch's first step has one bucket, and so have the later ones of so small a model.
         found = [[c.collective, c.nbytes / 8, known.get(c.group, [0, 1, 2, 3])] for c in calls]
         assert found == wanted

@@ -17,12 +17,13 @@ from simdp.steps.ops import (
     AllReduce,
     Average,
     Broadcast,
+    CollectiveCall,
     Free,
     Open,
     Release,
     SplitBucket,
 )
-from simdp.steps.program import LATE, MAX_PLANS, CollectiveCall, Program
+from simdp.steps.program import LATE, MAX_PLANS, Program
 from simdp.strategies.comm_hooks.compression import PowerSGD
 from simdp.strategies.ddp import DDP
 from simdp.strategies.local_sgd import LocalSGD

@@ -7,9 +7,9 @@ Rehearsed steps do not depend on the network, so that runs that differ only in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cache, cached_property
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -47,9 +47,9 @@ from simdp.results.trace import SETUP
 from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.facts import num_trainable
-from simdp.steps.ops import HostCopy, Op
+from simdp.steps.ops import Concern, Handlers, HostCopy, Op, Unless
 from simdp.steps.partition import Group
-from simdp.steps.program import CollectiveCall, Interpreter, Plan, Program, called_by
+from simdp.steps.program import Plan, Program
 from simdp.workload import Workload
 from simdp.workload.sampling import StepBatches
 from simdp.workload.step_costs import optimizer_nbytes_moved, update_seconds
@@ -179,40 +179,21 @@ def piece(works: list[ComputeWork]) -> WorkPiece:
     )
 
 
-WORK_ALONE = (
-    {
-        ops.Forward,
-        ops.Backward,
-        ops.Tail,
-        ops.Copy,
-        ops.FillBucket,
-        ops.Take,
-        ops.SplitBucket,
-        ops.Join,
-    }
-    | {ops.Rounding, ops.Select, ops.AddSelected, ops.MicrobatchDone, ops.Hold, ops.ScaleLoss}
-    | {ops.Open, ops.Release, ops.Unshard, ops.Free}
-    | {ops.KeepSums, ops.Observe, ops.Quantize, ops.Dequantize, HostCopy}
-    | {ops.CallHook, ops.EndHook, ops.StartOuter, ops.OuterUpdate, ops.Replicate}
-)
-"""Operations that cost at most work, the same in every step."""
-
-READ_ANEW = {
-    *(ops.Batch, ops.Exchange, ops.Update, ops.Reserve, ops.Wait, ops.Meet, ops.NewGroup),
-    *(ops.AllReduce, ops.ReduceScatter, ops.AllGather, ops.Broadcast, ops.Average, ops.Shard),
-    *(ops.GatherTogether, ops.ReduceTogether, ops.CopyOut, ops.Reduce, ops.TakeSums, ops.Unless),
-    *(ops.Scatter, ops.Gather, ops.LossOfAll, ops.HandBack, ops.Unpack, ops.OrthogonalizeBucket),
-}
-"""Operations that a rehearsal leaves between pieces of work."""
-
-_REHEARSED = Interpreter(f"{__name__}.rehearse", dict.fromkeys(WORK_ALONE, True), ignores=READ_ANEW)
+@cache
+def _is_rehearsed(kind: type) -> bool:
+    """Whether operations cost at most work, the same in every step."""
+    if not issubclass(kind, Op):
+        raise OperationError(f"{__name__}.rehearse", kind)
+    concerns = kind.concerns
+    is_work = bool(concerns & Concern.WORK)
+    return is_work or not (kind is Unless or concerns & (Concern.TIME | Concern.FAULTS))
 
 
 def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehearsed:
     """Join the work of a plan into pieces, at its cost without any slowdown."""
     pieces, works = list[WorkPiece | Op](), list[ComputeWork]()
     for op in plan:
-        if _REHEARSED[type(op)]:
+        if _is_rehearsed(type(op)):
             works += cost(op)
             continue
         if works:
@@ -248,21 +229,21 @@ class Rehearsals:
         self._known[key] = (plan, steps)
 
 
-Cost = Generator[Played, None, None]
+Cost = Iterator[Played]
 """Operations for the clocks."""
 
-COLLECTIVES = (
-    *(ops.AllReduce, ops.ReduceScatter, ops.AllGather, ops.Broadcast, ops.Average),
-    *(ops.GatherTogether, ops.ReduceTogether, ops.CopyOut),
-)
 
-NO_COST = {
-    *(ops.MicrobatchDone, ops.ScaleLoss, ops.NewGroup, ops.Shard, ops.Hold, ops.Reserve),
-    *(ops.Open, ops.Release, ops.Free, ops.KeepSums, ops.TakeSums),  # part of what comes before
-    *(ops.Unpack, ops.OrthogonalizeBucket),  # only before a collective, which handles them
-    ops.Update,  # without its outcome: a server updates on its own
-}
-"""Operations that take no time."""
+Collective = (
+    ops.AllReduce
+    | ops.ReduceScatter
+    | ops.AllGather
+    | ops.Broadcast
+    | ops.Average
+    | ops.GatherTogether
+    | ops.ReduceTogether
+    | ops.CopyOut
+)
+"""Operations that start a collective on a communication stream."""
 
 
 class Costs:
@@ -270,6 +251,8 @@ class Costs:
 
     ``rehearsals`` are of this run or of one that differs only in its network.
     """
+
+    handlers = Handlers[Callable[[Any, Any], Cost]](Concern.WORK | Concern.TIME)
 
     def __init__(
         self,
@@ -306,31 +289,6 @@ class Costs:
         self._tags: dict[int, int] = {}
         self._columns: dict[tuple[str, int], tuple[Columns, RecordedPass]] = {}
         self._passes: dict[Hashable, RecordedPass] = {}
-        handles: dict[type[Any], Callable[[Any], Cost]] = {
-            **dict.fromkeys(COLLECTIVES, self._collective),
-            ops.Batch: self._batch,
-            ops.Forward: self._forward,
-            ops.Backward: self._backward,
-            ops.Tail: self._tail,
-            ops.Exchange: self._exchange,
-            ops.Copy: self._copy,
-            ops.Unshard: self._copy,
-            HostCopy: self._host_copy,
-            ops.StartOuter: self._start_outer,
-            ops.OuterUpdate: self._outer_update,
-            ops.FillBucket: self._fill,
-            ops.Take: self._take,
-            ops.Wait: self._wait,
-            ops.Meet: self._meet,
-            **dict.fromkeys(compression.KINDS, self._compressed),
-            ops.Scatter: self._scatter,
-            ops.Replicate: self._replicate,
-            ops.Gather: self._gather,
-            ops.LossOfAll: self._loss_of_all,
-            ops.HandBack: self._hand_back,
-            ops.Reduce: self._reduce,
-        }
-        self._of = Interpreter(f"{__name__}.Costs", handles, ignores=NO_COST)
 
     def begin(self, step: int, shown: int, batches: StepBatches) -> Cost:
         """Begin a step with its batches; its collectives are numbered from 0.
@@ -349,11 +307,9 @@ class Costs:
         """Yield the cost of an operation; that of an update depends on its ``stepping``."""
         if stepping is not None:
             amounts = self.rehearsals.update(self.per_update)
-            return update_works(  # type: ignore[return-value]
-                self._step, stepping, amounts, self._roofline, self._host_bandwidth
-            )
-        cost = self._of[type(op)]
-        return iter(()) if cost is None else cost(op)  # type: ignore[return-value]
+            return update_works(self._step, stepping, amounts, self._roofline, self._host_bandwidth)
+        handler = self.handlers[type(op)]
+        return iter(()) if handler is None else handler(self, op)
 
     def rehearsed(self, plan: Plan) -> Rehearsed:
         """The rehearsed plan of the current step, from an earlier step if possible."""
@@ -425,6 +381,7 @@ class Costs:
             yield Feed(self._step, self._num_fed, samples, self._pipeline)
             self._num_fed += 1
 
+    @handlers(ops.Batch)
     def _batch(self, op: ops.Batch) -> Cost:
         self._has_loss_of_pieces = False
         sizes = self._batches.sizes[op.micro].astype(float)
@@ -432,6 +389,7 @@ class Costs:
             sizes = (np.arange(self._world_size) == op.root) * float(sizes.sum())
         return self._feed(sizes)
 
+    @handlers(ops.Forward)
     def _forward(self, op: ops.Forward) -> Cost:
         if op.call >= self._num_calls and not self._shapes.has_loss:
             return
@@ -452,11 +410,13 @@ class Costs:
         shapes = self._workload.model.known_shapes()
         return [len(kernels) for kernels in call_kernels(self._workload, "forward", shapes)]
 
+    @handlers(ops.Backward)
     def _backward(self, op: ops.Backward) -> Cost:
         begins = not self._one_process or self._has_loss_of_pieces
         if op.call < self._num_calls or (self._shapes.has_loss and begins):
             yield self._work("backward", op.call, *self._seconds("backward", op.micro))
 
+    @handlers(ops.Tail)
     def _tail(self, op: ops.Tail) -> Cost:
         yield self._work("backward", op.call, *self._seconds("tail", op.micro))
 
@@ -480,10 +440,12 @@ class Costs:
         """Time of a part of an update on other devices [s]."""
         return update_busy(name, self.per_update(roofline), roofline, self._host_bandwidth)
 
+    @handlers(ops.StartOuter)
     def _start_outer(self, op: ops.StartOuter) -> Cost:
         elements = num_trainable(self._facts)
         yield self._copied("global weights", float(elements * self._workload.itemsize))
 
+    @handlers(ops.OuterUpdate)
     def _outer_update(self, op: ops.OuterUpdate) -> Cost:
         demand = OptimizerDemand.of(OuterFootprint(self._scenario, self._facts, op.optimizer))
         moved, beside = demand.moved, demand.beside_moving(self._roofline, self._workload)
@@ -494,19 +456,23 @@ class Costs:
         moved, busy = 2 * nbytes, self._roofline.moving(2 * nbytes)
         return ComputeWork(self._step, "copy", name, busy, moved, BytesMoved(moved))
 
+    @handlers(ops.Copy, ops.Unshard)
     def _copy(self, op: ops.Copy | ops.Unshard) -> Cost:
         yield self._copied(op.name, op.nbytes)
 
+    @handlers(HostCopy)
     def _host_copy(self, op: HostCopy) -> Cost:
         seconds = np.full(self._world_size, self._cluster.host.copying(op.nbytes))
         yield ComputeWork(self._step, "copy", op.name, seconds, op.nbytes, HostWork())
 
+    @handlers(ops.FillBucket)
     def _fill(self, op: ops.FillBucket) -> Cost:
         if self._overheads.hook:
             yield self._host("hook", self._overheads.hook)
         if op.is_copied:
             yield self._copied(op.name, self._facts.sizes[op.name] * self._facts.itemsize)
 
+    @handlers(ops.Take)
     def _take(self, op: ops.Take) -> Cost:
         if op.is_copied:
             nbytes = self._facts.num_elements(op.bucket.names) * self._facts.itemsize
@@ -524,7 +490,7 @@ class Costs:
         root: int = 0,
         **options: Any,
     ) -> Cost:
-        called = CollectiveCall(collective, root, group, nbytes)
+        called = ops.CollectiveCall(collective, root, group, nbytes)
         self._program.require(called, self._launcher.stream_of(group))
         plan = self._launcher.plan(collective, nbytes, root, group)
         if self._overheads.launch:
@@ -536,13 +502,14 @@ class Costs:
         else:
             self._tags[tag] = launch.call
 
+    @handlers(ops.Exchange)
     def _exchange(self, op: ops.Exchange) -> Cost:
         label = f"{self._times.names[op.call]} statistics"
         return self._launch(None, op.collective, label, op.nbytes)
 
-    def _collective(self, op: Any) -> Cost:
-        called = called_by(op)
-        assert called is not None, "the operation starts a collective"
+    @handlers(*get_args(Collective))
+    def _collective(self, op: Collective | ops.Reduce) -> Cost:
+        called = op.called
         copied = getattr(op, "copied", 0.0)
         options: dict[str, Any] = {
             "wait": getattr(op, "wait", 0.0) + float(self._roofline.moving(copied).max()),
@@ -554,16 +521,19 @@ class Costs:
             op.tag, called.collective, op.label, called.nbytes, called.group, called.root, **options
         )
 
+    @handlers(ops.Reduce)
     def _reduce(self, op: ops.Reduce) -> Cost:
         assert isinstance(op.group, tuple), "a group of one process lists its devices"
         if len(op.group) > 1:
             yield from self._collective(op)
 
+    @handlers(ops.Wait)
     def _wait(self, op: ops.Wait) -> Cost:
         calls = tuple(self._tags[tag] for tag in op.tags if tag in self._tags)
         if calls:
             yield ClockWait(calls)
 
+    @handlers(ops.Meet)
     def _meet(self, op: ops.Meet) -> Cost:
         yield ClockBarrier(self._step)
 
@@ -588,6 +558,7 @@ class Costs:
                 raise OperationError(f"{__name__}.Costs before a collective", type(before))
         return float(self._kernel_seconds(kernels).max())
 
+    @handlers(*compression.KINDS)
     def _compressed(self, op: Any) -> Cost:
         name, kernels = compression.work_of(op, self._facts.itemsize, self._world_size)
         yield ComputeWork(self._step, "compress", name, self._kernel_seconds(kernels))
@@ -601,11 +572,13 @@ class Costs:
             yield launch
             yield ClockWait((launch.call,))
 
+    @handlers(ops.Scatter)
     def _scatter(self, op: ops.Scatter) -> Cost:
         sizes = self._batches.sizes[op.micro]
         nbytes = float(sizes.sum() * self._shapes.nbytes_of(op.name, op.micro))
         return self._copies(copies_from(0, tuple(sizes.tolist())), nbytes, op.name)
 
+    @handlers(ops.Replicate)
     def _replicate(self, op: ops.Replicate) -> Cost:
         per_module = self._one_host.replicate or 0.0
         seconds = per_module * self._facts.graph.num_modules * len(op.devices)
@@ -613,15 +586,18 @@ class Costs:
             there = np.isin(np.arange(self._world_size), op.devices)
             yield ComputeWork(self._step, "host", "replicate", seconds * there * self._factors)
 
+    @handlers(ops.Gather)
     def _gather(self, op: ops.Gather) -> Cost:
         pieces, nbytes = self._shapes.gathered(op.micro, op.losses)
         label = "losses" if op.losses else "outputs"
         return self._copies(copies_to(op.root, pieces), nbytes, label)
 
+    @handlers(ops.LossOfAll)
     def _loss_of_all(self, op: ops.LossOfAll) -> Cost:
         if self._shapes.has_loss:
             yield self._loss_work("forward", op.micro, op.root)
 
+    @handlers(ops.HandBack)
     def _hand_back(self, op: ops.HandBack) -> Cost:
         if not op.losses and self._shapes.has_loss:
             yield self._loss_work("backward", op.micro, op.root)

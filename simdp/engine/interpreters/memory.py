@@ -25,9 +25,18 @@ from simdp.results.trace import SETUP
 from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.facts import Facts
-from simdp.steps.ops import AllGather, Free, GatherTogether, Open, Release, Unshard
+from simdp.steps.ops import (
+    AllGather,
+    Concern,
+    Free,
+    GatherTogether,
+    Handlers,
+    Open,
+    Release,
+    Unshard,
+)
 from simdp.steps.partition import Bucket, Group, Partition, RowPartition
-from simdp.steps.program import Interpreter, Program
+from simdp.steps.program import Program
 from simdp.strategies.memory import sample_nbytes
 from simdp.workload.lifetimes import Lifetimes, Stage, Tensor, lifetimes, recomputed
 from simdp.workload.optimizers.base import Optimizer
@@ -267,25 +276,12 @@ class MemoryLedger:
 
 OBSERVED_STEPS = 2
 
-NO_MEMORY = {
-    *(ops.Tail, ops.ScaleLoss, ops.Wait, ops.Meet, ops.NewGroup, ops.Copy, ops.HostCopy),
-    *(
-        ops.Shard,
-        ops.Reserve,
-        ops.FillBucket,
-        ops.Take,
-        ops.KeepSums,
-    ),  # counted with model and buckets
-    *(ops.AllReduce, ops.Broadcast, ops.Average, ops.ReduceTogether),  # in existing buffers
-    *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
-    *(ops.Select, ops.AddSelected, ops.Replicate),
-    *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),
-}
-"""Operations that neither allocate nor free device memory."""
-
 
 class MemoryInterpreter:
     """Memory of every rank, operation by operation, in the first ``observed_steps``."""
+
+    _before = Handlers[Callable[[Any, Any], Taken]](Concern.BEFORE)
+    _after = Handlers[Callable[[Any, Any], Taken]](Concern.AFTER)
 
     def __init__(self, scenario: Scenario, program: Program, shapes: Shapes) -> None:
         self._scenario, self._program, self._facts = scenario, program, program.facts
@@ -305,45 +301,6 @@ class MemoryInterpreter:
         self._left: Stage | None = None
         self._borrowed: dict[str, Amount] = {}
         self._tensors = TensorMemory(self.footprint)
-        before: dict[type[Any], Callable[[Any], Taken]] = {
-            ops.Forward: self._before_forward,
-            ops.Backward: self._before_backward,
-            ops.Update: self._before_update,
-            ops.Open: self._units.open,
-            ops.Release: self._units.release,
-            ops.AllGather: self._units.all_gather,
-            ops.Unshard: self._units.unshard,
-            ops.GatherTogether: self._units.gather_together,
-            ops.CopyOut: self._copy_out,
-            ops.Scatter: self._scatter,
-            ops.Gather: self._before_gather,
-            ops.LossOfAll: self._loss_of_all,
-            ops.HandBack: self._hand_back,
-            ops.Reduce: self._before_reduce,
-            ops.StartOuter: self._start_outer,
-            ops.OuterUpdate: self._before_outer,
-        }
-        after: dict[type[Any], Callable[[Any], Taken]] = {
-            ops.Batch: self._batch,
-            ops.Forward: self._after_forward,
-            ops.Exchange: self._exchange,
-            ops.Backward: self._after_backward,
-            ops.MicrobatchDone: self._done,
-            ops.Update: self._after_update,
-            ops.Hold: self._hold,
-            ops.ReduceScatter: self._reduce_scatter,
-            ops.Unshard: self._units.copied_out,
-            ops.Free: self._units.free,
-            ops.Gather: self._after_gather,
-            ops.HandBack: self._give_back_outputs,
-            ops.Reduce: self._after_reduce,
-            ops.TakeSums: self._take_sums,
-            ops.OuterUpdate: self._after_outer,
-        }
-        only_after, only_before = after.keys() - before.keys(), before.keys() - after.keys()
-        name = f"{__name__}.Memory"
-        self._before = Interpreter(f"{name}.before", before, NO_MEMORY | only_after)
-        self._after = Interpreter(f"{name}.after", after, NO_MEMORY | only_before)
 
     def begin(self, step: int, batches: StepBatches) -> None:
         """Begin a step with its batches."""
@@ -356,49 +313,49 @@ class MemoryInterpreter:
 
     def before(self, op: ops.Op) -> Taken:
         """Changes of memory as an operation begins."""
-        return self._noted(self._before[type(op)], op)
+        handler = self._before[type(op)]
+        return iter(()) if handler is None else self._noted(handler(self, op))
 
     def after(self, op: ops.Op) -> Taken:
         """Changes of memory as an operation ends."""
-        return self._noted(self._after[type(op)], op)
+        handler = self._after[type(op)]
+        return iter(()) if handler is None else self._noted(handler(self, op))
 
     def follow(self, op: ops.Op) -> None:
         """Apply an operation of an observed step to the ledger only."""
         hold = self.ledger.hold
-        for acts in (self._before, self._after):
-            act = acts[type(op)]
-            for part, nbytes in () if act is None else act(op):
+        for handlers in (self._before, self._after):
+            handler = handlers[type(op)]
+            for part, nbytes in () if handler is None else handler(self, op):
                 if nbytes.any() if isinstance(nbytes, np.ndarray) else nbytes:
                     hold(part, nbytes)
 
-    def _noted(self, act: Callable[[Any], Taken] | None, op: ops.Op | None) -> Taken:
+    def _noted(self, changes: Taken) -> Taken:
         """Apply changes to the ledger, and yield them."""
-        if act is None or not self.is_observed:
-            return
-        for part, nbytes in act(op):
+        for part, nbytes in changes if self.is_observed else ():
             if nbytes.any() if isinstance(nbytes, np.ndarray) else nbytes:
                 self.ledger.hold(part, nbytes)
                 yield part, nbytes
 
     def model(self) -> Taken:
         """Memory before the setup."""
-        return self._noted(self._model, None)
+        return self._noted(self._model())
 
     def buckets(self) -> Taken:
         """Memory allocated at the end of the setup: buckets, and gradients that stay."""
-        return self._noted(self._buckets, None)
+        return self._noted(self._buckets())
 
     def state(self) -> None:
         """Begin with an existing optimizer state, as from the second step on."""
         self.ledger.hold("optimizer_state", self.footprint.state())
         self._has_state = True
 
-    def _model(self, op: None) -> Taken:
+    def _model(self) -> Taken:
         yield "parameters", self.footprint.parameters()
         yield "buffers", self.footprint.buffers()
         yield "optimizer_state", self.footprint.master()
 
-    def _buckets(self, op: None) -> Taken:
+    def _buckets(self) -> Taken:
         if not self._facts.is_inference:
             yield "buckets", self._room([self._program.bucket_room])
         if self._program.gradients_stay:
@@ -411,6 +368,7 @@ class MemoryInterpreter:
         workload = self._scenario.workload
         return lifetimes(workload, recomputed(workload), not self._facts.is_inference)
 
+    @_after(ops.Batch)
     def _batch(self, op: ops.Batch) -> Taken:
         if op.root is None:
             nbytes = self._inputs(op.micro)
@@ -423,22 +381,26 @@ class MemoryInterpreter:
     def _stage(self, op: ops.Forward) -> Stage:
         return (self._lifetimes.again if op.again else self._lifetimes.forward)[op.call]
 
+    @_before(ops.Forward)
     def _before_forward(self, op: ops.Forward) -> Taken:
         self._has_loss_of_pieces |= op.call == len(self._facts.graph.calls)
         return self._take(self._stage(op), op.micro)
 
+    @_after(ops.Forward)
     def _after_forward(self, op: ops.Forward) -> Taken:
         if op.call in self._facts.exchanges:
             self._left = self._stage(op)
         else:
             yield from self._give(self._stage(op), op.micro)
 
+    @_after(ops.Exchange)
     def _exchange(self, op: ops.Exchange) -> Taken:
         """Free the memory of a call of forward once it has the other ranks' numbers."""
         if self._left is not None:
             yield from self._give(self._left, op.micro)
         self._left = None
 
+    @_before(ops.Backward)
     def _before_backward(self, op: ops.Backward) -> Taken:
         stage = self._lifetimes.backward[op.call]
         if op.call == len(self._facts.graph.calls):
@@ -452,6 +414,7 @@ class MemoryInterpreter:
         else:
             yield from self._take_gradients(self._facts.graph.learned(op.call))
 
+    @_after(ops.Backward)
     def _after_backward(self, op: ops.Backward) -> Taken:
         if op.call < len(self._facts.graph.calls):
             yield "temporary", -self._passing
@@ -486,6 +449,7 @@ class MemoryInterpreter:
         self._passing = self._of_gradients(again)
         yield "temporary", self._passing
 
+    @_after(ops.MicrobatchDone)
     def _done(self, op: ops.MicrobatchDone) -> Taken:
         if self._facts.is_inference:
             yield from self._let_go(op.micro)
@@ -512,6 +476,7 @@ class MemoryInterpreter:
 
     # Updates -------------------------------------------------------------------------------------
 
+    @_before(ops.Update)
     def _before_update(self, op: ops.Update) -> Taken:
         if not self._has_state:
             yield "optimizer_state", self.footprint.state()
@@ -519,6 +484,7 @@ class MemoryInterpreter:
         self._temporaries = self.footprint.temporaries()
         yield "temporary", self._temporaries
 
+    @_after(ops.Update)
     def _after_update(self, op: ops.Update) -> Taken:
         yield "temporary", -self._temporaries
         if self._units.in_rows:
@@ -531,22 +497,55 @@ class MemoryInterpreter:
     def _outer(self, optimizer: Optimizer) -> OuterFootprint:
         return OuterFootprint(self._scenario, self._facts, optimizer)
 
+    @_before(ops.StartOuter)
     def _start_outer(self, op: ops.StartOuter) -> Taken:
         kept = self._outer(op.optimizer)
         yield "optimizer_state", kept.weights() + kept.state()
 
+    @_before(ops.OuterUpdate)
     def _before_outer(self, op: ops.OuterUpdate) -> Taken:
         kept = self._outer(op.optimizer)
         yield "temporary", kept.weights() + kept.temporaries()
 
+    @_after(ops.OuterUpdate)
     def _after_outer(self, op: ops.OuterUpdate) -> Taken:
         return ((part, -nbytes) for part, nbytes in self._before_outer(op))
 
     # Communication -------------------------------------------------------------------------------
 
+    @_after(ops.Hold)
     def _hold(self, op: ops.Hold) -> Taken:
         yield op.part, op.nbytes
 
+    @_before(ops.Open)
+    def _open(self, op: ops.Open) -> Taken:
+        return self._units.open(op)
+
+    @_before(ops.Release)
+    def _release(self, op: ops.Release) -> Taken:
+        return self._units.release(op)
+
+    @_before(ops.AllGather)
+    def _all_gather(self, op: ops.AllGather) -> Taken:
+        return self._units.all_gather(op)
+
+    @_before(ops.GatherTogether)
+    def _gather_together(self, op: ops.GatherTogether) -> Taken:
+        return self._units.gather_together(op)
+
+    @_before(ops.Unshard)
+    def _unshard(self, op: ops.Unshard) -> Taken:
+        return self._units.unshard(op)
+
+    @_after(ops.Unshard)
+    def _copied_out(self, op: ops.Unshard) -> Taken:
+        return self._units.copied_out(op)
+
+    @_after(ops.Free)
+    def _free(self, op: ops.Free) -> Taken:
+        return self._units.free(op)
+
+    @_after(ops.ReduceScatter)
     def _reduce_scatter(self, op: ops.ReduceScatter) -> Taken:
         if self._units.in_rows:
             self._has_gradient.difference_update(op.bucket.names)
@@ -569,20 +568,24 @@ class MemoryInterpreter:
         there[list(group)] = 1.0
         return there
 
+    @_before(ops.CopyOut)
     def _copy_out(self, op: ops.CopyOut) -> Taken:
         others = self._among(op.group) * ~self._is_root
         yield from self._borrow("gathered", self._room([op.nbytes]) * others)
 
+    @_before(ops.Scatter)
     def _scatter(self, op: ops.Scatter) -> Taken:
         sizes, per_sample = self._sizes(op.micro), self._shapes.nbytes_of(op.name, op.micro)
         pieces = np.where(self._is_root, sizes.sum(), sizes)
         nbytes = for_each(pieces, lambda n: self._room([n * per_sample]))
         yield from self._borrow("inputs", nbytes)
 
+    @_before(ops.Gather)
     def _before_gather(self, op: ops.Gather) -> Taken:
         if not op.losses:
             yield from self._borrow("outputs", self._outputs_at(op.root, op.micro))
 
+    @_after(ops.Gather)
     def _after_gather(self, op: ops.Gather) -> Taken:
         if self._facts.is_inference:
             yield from self._let_go(op.micro)
@@ -591,6 +594,7 @@ class MemoryInterpreter:
         whole = self._sizes(micro).sum() * self._shapes.output_nbytes(micro)
         return self._at(root, self._room([whole]))
 
+    @_before(ops.LossOfAll)
     def _loss_of_all(self, op: ops.LossOfAll) -> Taken:
         num_samples = int(self._sizes(op.micro).sum())
         if not self._scenario.workload.model.timed:
@@ -604,13 +608,16 @@ class MemoryInterpreter:
             kept = self._tensors.room_of(stays, num_samples)
             yield from self._borrow("outputs", self._at(op.root, kept))
 
+    @_before(ops.HandBack)
     def _hand_back(self, op: ops.HandBack) -> Taken:
         if not op.losses and self._shapes.has_loss:
             yield from self._borrow("outputs", self._outputs_at(op.root, op.micro))
 
+    @_after(ops.HandBack)
     def _give_back_outputs(self, op: ops.HandBack) -> Taken:
         return self._give_back("outputs")
 
+    @_before(ops.Reduce)
     def _before_reduce(self, op: ops.Reduce) -> Taken:
         yield "buckets", self._flat_copies(op)
 
@@ -619,12 +626,14 @@ class MemoryInterpreter:
         nbytes: Floats = self._room([op.bucket.nbytes]) * there * (there.sum() > 1)
         return nbytes
 
+    @_after(ops.Reduce)
     def _after_reduce(self, op: ops.Reduce) -> Taken:
         yield "buckets", -self._flat_copies(op)
         if self._among(op.group).sum() > 1:
             learned = [name for name in op.bucket.names if name in set(self._facts.ready_order)]
             yield from self._borrow("gradients", self._is_root * self._of_gradients(learned))
 
+    @_after(ops.TakeSums)
     def _take_sums(self, op: ops.TakeSums) -> Taken:
         names = self._facts.ready_order
         self._has_gradient.update(names)

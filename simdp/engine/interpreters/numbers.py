@@ -27,26 +27,18 @@ from simdp.engine.trainer import Plateau
 from simdp.results.metrics import Squares
 from simdp.scenario.root import Scenario
 from simdp.steps import ops
+from simdp.steps.ops import Concern, Handlers
 from simdp.steps.partition import Bucket, RowPartition
-from simdp.steps.program import Interpreter, Program
+from simdp.steps.program import Program
 from simdp.workload.sampling import StepBatches
 from simdp.workload.schedules.base import Progress
-
-NO_NUMBERS = {
-    *(ops.Tail, ops.Exchange, ops.MicrobatchDone),  # Forward and Backward compute a call as a whole
-    *(ops.Wait, ops.Meet, ops.NewGroup, ops.Copy, ops.HostCopy, ops.Scatter),  # only times
-    ops.Replicate,  # only time
-    *(ops.Hold, ops.Reserve, ops.Release),  # only memory
-    *(ops.Rounding, ops.Observe, ops.Quantize),  # the buffers of a bucket round what they take
-    *(ops.Unpack, ops.OrthogonalizeBucket),  # only before a collective, which handles them
-}
-"""Operations that change no array."""
 
 
 class Numbers(RecordsInterpreter):
     """The arrays of all ranks, step by step."""
 
     replicas: Replicas
+    handlers = Handlers[Callable[[Any, Any], Stepping | None]](Concern.NUMBERS)
 
     def __init__(
         self, scenario: Scenario, program: Program, launcher: Launcher, samples: BatchSamples
@@ -65,37 +57,6 @@ class Numbers(RecordsInterpreter):
         self._losses: list[Floats] = []
         self._squares: Squares | None = None
         self._scales = self._counts = np.zeros((0, self._world_size))
-        handles: dict[type[Any], Callable[[Any], Stepping | None]] = {
-            ops.Batch: self._batch,
-            ops.Forward: self._forward,
-            ops.Backward: self._backward,
-            ops.ScaleLoss: self._scale,
-            ops.Open: self._open,
-            ops.FillBucket: self._fill,
-            ops.Take: self._take,
-            ops.AllReduce: self._all_reduce,
-            ops.ReduceScatter: self._reduce_scatter,
-            ops.AllGather: self._all_gather,
-            ops.Broadcast: self._broadcast,
-            ops.GatherTogether: self._gather_together,
-            ops.ReduceTogether: self._reduce_together,
-            ops.KeepSums: self._keep_sums,
-            ops.CopyOut: self._broadcast,
-            ops.Average: self._average,
-            ops.StartOuter: self._start_outer,
-            ops.OuterUpdate: self._outer_update,
-            ops.Shard: self._shard,
-            ops.Unshard: self._unshard,
-            ops.Free: self._free,
-            **self._compressed.acts,
-            ops.Gather: self._gather,
-            ops.LossOfAll: self._loss_of_all,
-            ops.HandBack: self._hand_back,
-            ops.Reduce: self._reduce,
-            ops.TakeSums: self._take_sums,
-            ops.Update: self._update,
-        }
-        self._acts = Interpreter(f"{__name__}.Numbers", handles, ignores=NO_NUMBERS)
 
     def begin(self, step: int, batches: StepBatches) -> None:
         super().begin(step, batches)
@@ -105,11 +66,12 @@ class Numbers(RecordsInterpreter):
             self.replicas.forget_flat_buffers()
 
     def read(self, op: ops.Op) -> Stepping | None:
-        act = self._acts[type(op)]
-        if act is None:
-            return None
+        handler = self.handlers[type(op)]
         with np.errstate(all="ignore"):  # as on a GPU, overflow gives inf without a warning
-            return act(op)
+            if handler is not None:
+                return handler(self, op)
+            self._compressed.read(op)
+        return None
 
     # State ---------------------------------------------------------------------------------------
 
@@ -148,6 +110,7 @@ class Numbers(RecordsInterpreter):
         ready = self.replicas.graph.ready_at
         return max((number for number, names in enumerate(ready) if names), default=-1)
 
+    @handlers(ops.ScaleLoss)
     def _scale(self, op: ops.ScaleLoss) -> None:
         sizes = self._batches.sizes.astype(float)
         # Number of items that each loss averages.
@@ -162,6 +125,7 @@ class Numbers(RecordsInterpreter):
             self._scales = sizes / np.maximum(sizes.sum(axis=0), 1.0)
         self._counts = counts
 
+    @handlers(ops.Batch)
     def _batch(self, op: ops.Batch) -> None:
         if not self._is_scattered:
             parts, scales = self._batches.micro[op.micro], self._scales[op.micro]
@@ -169,6 +133,7 @@ class Numbers(RecordsInterpreter):
                 self.replicas.walk_forward(parts, scales, self._gather_parts, self._pauses)
             )
 
+    @handlers(ops.Forward)
     def _forward(self, op: ops.Forward) -> None:
         if op.again:
             return
@@ -184,6 +149,7 @@ class Numbers(RecordsInterpreter):
         else:
             self._losses.append(self._walk.result())
 
+    @handlers(ops.Backward)
     def _backward(self, op: ops.Backward) -> None:
         if self._is_scattered:
             return
@@ -223,6 +189,7 @@ class Numbers(RecordsInterpreter):
         payload.run(self._launcher.plan("all_reduce", nbytes), flat)
         return flat
 
+    @handlers(ops.Update)
     def _update(self, op: ops.Update) -> Stepping:
         there = self._there(op.active)
         first = int(there.argmax())
@@ -251,9 +218,11 @@ class Numbers(RecordsInterpreter):
         assert self._shards is not None, "parameters are not sharded"
         return self._shards
 
+    @handlers(ops.Open)
     def _open(self, op: ops.Open) -> None:
         self._made[op.bucket] = self._pieces.bucket(op.bucket)
 
+    @handlers(ops.FillBucket)
     def _fill(self, op: ops.FillBucket) -> None:
         views = self._flat(op.bucket).views(op.name)
         self.replicas.fill(views, op.name, op.divisor, op.bucket.is_compressed)
@@ -261,9 +230,11 @@ class Numbers(RecordsInterpreter):
             for rank in np.flatnonzero(~who.counted):
                 views[rank][...] = 0
 
+    @handlers(ops.Take)
     def _take(self, op: ops.Take) -> None:
         self.replicas.empty(self._flat(op.bucket), op.divisor)
 
+    @handlers(ops.AllReduce)
     def _all_reduce(self, op: ops.AllReduce) -> None:
         if isinstance(op.before, ops.OrthogonalizeBucket):
             self._compressed.turn(op.before)
@@ -275,56 +246,69 @@ class Numbers(RecordsInterpreter):
         else:
             self._pieces.reduce_across(op.bucket.unit, self._made.pop(op.bucket), plan)
 
+    @handlers(ops.ReduceScatter)
     def _reduce_scatter(self, op: ops.ReduceScatter) -> None:
         plan = self._launcher.plan("reduce_scatter", op.bucket.nbytes, group=op.group)
         if self._pieces.reduce(_unit(op.bucket), self._made[op.bucket], plan, op.divisor):
             del self._made[op.bucket]
 
+    @handlers(ops.AllGather)
     def _all_gather(self, op: ops.AllGather) -> None:
         if op.unit is not None:
             plan = self._launcher.plan("all_gather", op.nbytes, group=op.group)
             self._pieces.gather(op.unit, plan)
 
+    @handlers(ops.GatherTogether)
     def _gather_together(self, op: ops.GatherTogether) -> None:
         plan = self._launcher.plan("all_gather", op.nbytes)
         for unit in op.units:
             self._pieces.gather(unit, plan)
 
+    @handlers(ops.ReduceTogether)
     def _reduce_together(self, op: ops.ReduceTogether) -> None:
         plan = self._launcher.plan("reduce_scatter", op.bucket.nbytes)
         self._pieces.reduce_together(op.units, self._flat(op.bucket), plan)
 
+    @handlers(ops.KeepSums)
     def _keep_sums(self, op: ops.KeepSums) -> None:
         self._pieces.keep_sums(op.bucket.names, self._flat(op.bucket))
 
+    @handlers(ops.Broadcast, ops.CopyOut)
     def _broadcast(self, op: ops.Broadcast | ops.CopyOut) -> None:
         root = op.root if isinstance(op, ops.Broadcast) else 0
         plan = self._launcher.plan("broadcast", op.nbytes, root, op.group)
         self.replicas.broadcast(op.names, plan)
 
+    @handlers(ops.Average)
     def _average(self, op: ops.Average) -> None:
         plan = self._launcher.plan("all_reduce", op.nbytes, group=op.group)
         self.replicas.trainer.average(plan, self._batches.participants, op.num_averaged)
 
+    @handlers(ops.StartOuter)
     def _start_outer(self, op: ops.StartOuter) -> None:
         self.replicas.trainer.start_outer(op.optimizer)
 
+    @handlers(ops.OuterUpdate)
     def _outer_update(self, op: ops.OuterUpdate) -> None:
         self.replicas.trainer.outer_update(op.optimizer)
 
+    @handlers(ops.Shard)
     def _shard(self, op: ops.Shard) -> None:
         dealt = op.partition
         made = RowShards if isinstance(dealt, RowPartition) else Shards
         self._shards = self.replicas.shards = made(self.replicas, dealt)  # type: ignore[arg-type]
 
+    @handlers(ops.Unshard)
     def _unshard(self, op: ops.Unshard) -> None:
         self._pieces.unshard(op.unit)
 
+    @handlers(ops.Free)
     def _free(self, op: ops.Free) -> None:
         self._pieces.free(op.unit, op.parts)
 
     # One process ---------------------------------------------------------------------------------
 
+    @handlers(ops.Gather)
     def _gather(self, op: ops.Gather) -> None:
         if self._infers:
             self.outputs[-1] = [np.concatenate(self.outputs[-1])]
@@ -336,6 +320,7 @@ class Numbers(RecordsInterpreter):
             mean_size = sizes.sum() / (sizes > 0).sum()  # equal weights
             self._note(op.micro, losses, np.where(np.isnan(losses), 0.0, mean_size))
 
+    @handlers(ops.LossOfAll)
     def _loss_of_all(self, op: ops.LossOfAll) -> None:
         loss = self._scattered.loss_of_all(self._share(op.micro))
         count = self._scattered.count()
@@ -356,14 +341,17 @@ class Numbers(RecordsInterpreter):
         self._losses.append(losses)
         self._counts[micro] = counts
 
+    @handlers(ops.HandBack)
     def _hand_back(self, op: ops.HandBack) -> None:
         self._scattered.backward()
         self._inject(op.micro)
 
+    @handlers(ops.Reduce)
     def _reduce(self, op: ops.Reduce) -> None:
         plan = self._launcher.plan("reduce", op.bucket.nbytes, 0, op.group)
         self._scattered.reduce(op.bucket.names, plan)
 
+    @handlers(ops.TakeSums)
     def _take_sums(self, op: ops.TakeSums) -> None:
         self._scattered.take_sums()
 

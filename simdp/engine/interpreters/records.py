@@ -16,9 +16,17 @@ from simdp.engine.samples import BatchSamples
 from simdp.engine.state import State
 from simdp.results.trace import SETUP
 from simdp.scenario.root import Scenario
-from simdp.steps import ops
-from simdp.steps.ops import Op
-from simdp.steps.program import Interpreter, Program
+from simdp.steps.ops import (
+    AllReduce,
+    Concern,
+    Handlers,
+    Op,
+    ReduceScatter,
+    Take,
+    TakeSums,
+    Update,
+)
+from simdp.steps.program import Program
 from simdp.strategies.memory import INTEGER_ITEMSIZE
 from simdp.workload.execution import call_dtypes
 from simdp.workload.faults import Fault
@@ -33,32 +41,6 @@ class Stepping(NamedTuple):
 
     active: Floats
     taken: Floats
-
-
-REDUCTIONS = {ops.AllReduce, ops.Take, ops.ReduceScatter, ops.TakeSums}
-"""Operations after which ranks have each other's gradients."""
-
-NO_RECORD = {
-    *(ops.Batch, ops.Forward, ops.Backward, ops.Tail, ops.Exchange),
-    *(ops.MicrobatchDone, ops.ScaleLoss),
-    *(ops.Hold, ops.Reserve, ops.Copy, ops.HostCopy, ops.Open, ops.Release, ops.FillBucket),
-    *(ops.AllGather, ops.Broadcast, ops.Average, ops.Wait, ops.Meet, ops.NewGroup),
-    *(ops.StartOuter, ops.OuterUpdate),
-    *(ops.Shard, ops.Unshard, ops.Free, ops.GatherTogether, ops.ReduceTogether, ops.KeepSums),
-    *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
-    *(ops.Select, ops.AddSelected),
-    *(
-        ops.Observe,
-        ops.Quantize,
-        ops.Dequantize,
-        ops.CallHook,
-        ops.EndHook,
-        ops.Scatter,
-        ops.Replicate,
-    ),
-    *(ops.CopyOut, ops.Gather, ops.LossOfAll, ops.HandBack, ops.Reduce),
-}
-"""Operations that do not affect which updates are skipped."""
 
 
 class RecordsInterpreter(ABC):
@@ -174,14 +156,11 @@ class Past(RecordsInterpreter):
         super().__init__(scenario, program)
         self._state = state
         self._skipping = {int(step): list(ranks) for step, ranks in state.log}
-        handles: dict[type[Any], Callable[[Any], Stepping]] = {ops.Update: self._update}
-        self._acts = Interpreter(f"{__name__}.Past", handles, ignores=NO_RECORD | REDUCTIONS)
 
     def read(self, op: Op) -> Stepping | None:
-        act = self._acts[type(op)]
-        return None if act is None else act(op)
+        return self._update(op) if isinstance(op, Update) else None
 
-    def _update(self, op: ops.Update) -> Stepping:
+    def _update(self, op: Update) -> Stepping:
         self.records.append(self._state.records[self._step])
         active = self._there(op.active)
         taken = active.copy()
@@ -246,34 +225,33 @@ class Shapes:
 class Forecast(RecordsInterpreter):
     """Predicts the updates that injected faults skip."""
 
+    handlers = Handlers[Callable[[Any, Any], Stepping | None]](Concern.FAULTS)
+
     def __init__(self, scenario: Scenario, program: Program) -> None:
         super().__init__(scenario, program)
         self._is_shared = False
         self._known = {several.name: several.ranks for several in program.groups}
         self._groups: Ints | None = None
-        handles: dict[type[Any], Callable[[Any], Stepping | None]] = {
-            ops.AllReduce: self._all_reduce,
-            **dict.fromkeys(REDUCTIONS - {ops.AllReduce}, self._share),
-            ops.Update: self._update,
-        }
-        self._acts = Interpreter(f"{__name__}.Forecast", handles, ignores=NO_RECORD)
 
     def begin(self, step: int, batches: StepBatches) -> None:
         super().begin(step, batches)
         self._is_shared, self._groups = False, None
 
     def read(self, op: Op) -> Stepping | None:
-        act = self._acts[type(op)]
-        return None if act is None else act(op)
+        handler = self.handlers[type(op)]
+        return None if handler is None else handler(self, op)
 
-    def _all_reduce(self, op: ops.AllReduce) -> None:
+    @handlers(AllReduce)
+    def _all_reduce(self, op: AllReduce) -> None:
         if op.bucket is not None:
             self._groups = self._known.get(op.group) if isinstance(op.group, str) else None
 
-    def _share(self, op: ops.Take | ops.ReduceScatter | ops.TakeSums) -> None:
+    @handlers(Take, ReduceScatter, TakeSums)
+    def _share(self, op: Take | ReduceScatter | TakeSums) -> None:
         self._is_shared = True  # a fault of one rank's gradients now affects all
 
-    def _update(self, op: ops.Update) -> Stepping:
+    @handlers(Update)
+    def _update(self, op: Update) -> Stepping:
         active = self._there(op.active)
         fine = self._without_fault() if self._has_loss_scale else 1.0
         return self._stepped(active, active * fine)

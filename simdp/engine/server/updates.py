@@ -17,7 +17,7 @@ import numpy as np
 
 from simdp.arrays import Array, Floats
 from simdp.engine.interpreters.memory import MemoryLedger, Taken
-from simdp.engine.interpreters.records import NO_RECORD, REDUCTIONS, RecordsInterpreter
+from simdp.engine.interpreters.records import RecordsInterpreter
 from simdp.engine.ops import ClockOp, ComputeWork, MemoryChange
 from simdp.engine.payload import of_rank
 from simdp.engine.replicas import Replicas
@@ -29,7 +29,7 @@ from simdp.results.memory import MEMORY_PARTS
 from simdp.results.trace import SETUP, TraceBuilder
 from simdp.scenario.root import Scenario
 from simdp.steps.ops import Op, Update
-from simdp.steps.program import Interpreter, Program
+from simdp.steps.program import Program
 from simdp.strategies.base import ServerOptions
 from simdp.workload.precision import rounded
 from simdp.workload.sampling import StepBatches
@@ -330,9 +330,6 @@ class Losses(NamedTuple):
     counts: Floats
 
 
-_LEARNING = Interpreter[None](f"{__name__}.Learning", {}, ignores={*NO_RECORD, *REDUCTIONS, Update})
-
-
 class Learning(RecordsInterpreter):
     """Weights and optimizer state of the server; weights, buffers and gradients of the workers.
 
@@ -358,7 +355,6 @@ class Learning(RecordsInterpreter):
 
     def read(self, op: Op) -> None:
         """Ignore all operations: the server starts the workers' computation itself."""
-        _LEARNING[type(op)]
 
     def state_dict(self) -> dict[str, Array]:
         state = {f"server/{key}": kept for key, kept in self._trainer.state_dict(None).items()}

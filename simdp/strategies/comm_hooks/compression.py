@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isqrt, prod
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -106,7 +107,7 @@ class Wrapper(Rounded):
         """Allocate the state of the wrapped hook, in 16 bits."""
         share = numpy_dtype(self.low).itemsize / facts.itemsize
         for op in self.hook.setup(facts):
-            yield op._replace(nbytes=op.nbytes * share) if isinstance(op, Hold) else op
+            yield replace(op, nbytes=op.nbytes * share) if isinstance(op, Hold) else op
 
     def divided(self, divisor: float) -> float:
         return self.hook.divided(divisor)

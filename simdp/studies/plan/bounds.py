@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,9 +65,9 @@ from simdp.scenario.overrides import Raw
 from simdp.scenario.root import Scenario, build
 from simdp.steps import ops
 from simdp.steps.facts import Facts
-from simdp.steps.ops import HostCopy
+from simdp.steps.ops import Concern, Handlers, HostCopy
 from simdp.steps.partition import Group
-from simdp.steps.program import CALLING, Interpreter, ProcessGroups, called_by, flat
+from simdp.steps.program import ProcessGroups, flat
 from simdp.studies.executor import CompletedItem, PointExecutor
 from simdp.studies.fits import lines_of_depth, short_stacks
 from simdp.studies.plan.request import (
@@ -305,7 +305,7 @@ NUM_COLUMNS = NUM_BESIDE + 1
 
 
 class LaunchedCollective(NamedTuple):
-    """A collective that is launched: a `simdp.steps.program.CollectiveCall` on a stream.
+    """A collective that is launched: a `simdp.steps.ops.CollectiveCall` on a stream.
 
     ``tag`` is None where the rank waits for it at once; ``wait`` and ``after`` are as for
     `simdp.steps.ops.AllReduce`.
@@ -319,6 +319,9 @@ class LaunchedCollective(NamedTuple):
     wait: float
     after: tuple[int, ...]
 
+
+PASSES = (ops.Forward, ops.Backward, ops.Tail)
+"""Operations with a row of `Prices.calls` each, in their order."""
 
 Event = int | LaunchedCollective | tuple[int, ...]
 """A row of work, a collective that is launched, or tags to wait for."""
@@ -359,22 +362,13 @@ class Prices(NamedTuple):
     collective: Callable[[LaunchedCollective], Floats]
 
 
-NO_BOUND = {
-    *(ops.Batch, ops.MicrobatchDone, ops.ScaleLoss, ops.Hold, ops.Reserve, ops.Meet, ops.NewGroup),
-    *(ops.Open, ops.Release, ops.Shard, ops.Free, ops.KeepSums, ops.StartOuter, ops.OuterUpdate),
-    *(ops.Rounding, ops.SplitBucket, ops.Unpack, ops.OrthogonalizeBucket, ops.Join),
-    *(ops.Select, ops.AddSelected),
-    *(ops.Observe, ops.Quantize, ops.Dequantize, ops.CallHook, ops.EndHook),
-    *(ops.Scatter, ops.Replicate, ops.Gather, ops.LossOfAll, ops.HandBack, ops.TakeSums),
-}
-"""Operations whose time is left out, which keeps the bound below a run's time."""
-
-
 class StepDemand:
     """Work of a steady step of one program, with one micro-step, or with `MICRO_STEPS`.
 
     ``is_closed``: all collectives of a step end within it.
     """
+
+    handlers = Handlers[Callable[[Any, Any, list[Event]], None]](Concern.BOUND)
 
     def __init__(self, scenario: Scenario) -> None:
         program = scenario.program
@@ -386,7 +380,6 @@ class StepDemand:
         self.update = self._beside.of_update()
         self.segments: list[list[Event]] = []
         self._rows: list[Floats] = []
-        self._adders = self._interpreter()
         started: set[int] = set()
         segment = list[Event]()
         for op in flat(program.steady):
@@ -404,31 +397,16 @@ class StepDemand:
         self.segments.append(segment)
         self.is_closed = not started
         self.rows: Floats = np.array(self._rows).reshape(-1, 3 * self._num_calls + NUM_COLUMNS)
-        del self._adders, self._beside, self._rows  # not needed by other processes
-
-    def _interpreter(self) -> Interpreter[Callable[[Any, list[Event]], None]]:
-        handles: dict[type[Any], Callable[[Any, list[Event]], None]] = {
-            **dict.fromkeys(CALLING, self._collective),
-            ops.Forward: partial(self._call, 0),
-            ops.Backward: partial(self._call, 1),
-            ops.Tail: partial(self._call, 2),
-            ops.Wait: self._wait,
-            ops.Copy: self._copy,
-            ops.Unshard: self._copy,
-            HostCopy: self._host_copy,
-            ops.FillBucket: self._fill,
-            ops.Take: self._take,
-            ops.Update: self._update,
-        }
-        return Interpreter(f"{__name__}.StepDemand", handles, ignores=NO_BOUND)
+        del self._beside, self._rows  # not needed by other processes
 
     def _add(self, op: ops.Op, segment: list[Event]) -> None:
-        add = self._adders[type(op)]
-        if add is not None:
-            add(op, segment)
+        handler = self.handlers[type(op)]
+        if handler is not None:
+            handler(self, op, segment)
 
-    def _collective(self, op: Any, segment: list[Event]) -> None:
-        called = called_by(op)
+    @handlers(*ops.CALLING)
+    def _collective(self, op: ops.Op, segment: list[Event]) -> None:
+        called = op.called
         assert called is not None, "it starts a collective"
         self._count(segment, LAUNCHES, 1.0)
         tag: int | None = getattr(op, "tag", None)
@@ -441,25 +419,31 @@ class StepDemand:
             )
         )
 
+    @handlers(ops.Wait)
     def _wait(self, op: ops.Wait, segment: list[Event]) -> None:
         if op.tags:
             segment.append(tuple(op.tags))
 
+    @handlers(ops.Copy, ops.Unshard)
     def _copy(self, op: ops.Copy | ops.Unshard, segment: list[Event]) -> None:
         self._count(segment, BYTES, 2 * op.nbytes)
 
+    @handlers(HostCopy)
     def _host_copy(self, op: HostCopy, segment: list[Event]) -> None:
         self._count(segment, HOST_BYTES, op.nbytes)
 
+    @handlers(ops.FillBucket)
     def _fill(self, op: ops.FillBucket, segment: list[Event]) -> None:
         self._count(segment, HOOKS, 1.0)
         if op.is_copied:
             self._count(segment, BYTES, 2.0 * self._beside.nbytes((op.name,)))
 
+    @handlers(ops.Take)
     def _take(self, op: ops.Take, segment: list[Event]) -> None:
         if op.is_copied:
             self._count(segment, BYTES, 2.0 * self._beside.nbytes(op.bucket.names))
 
+    @handlers(ops.Update)
     def _update(self, op: ops.Update, segment: list[Event]) -> None:
         self._count(segment, BYTES, self.update.scaled)
         self._count(segment, KERNELS, self.update.in_loop)
@@ -472,9 +456,10 @@ class StepDemand:
             self._rows.append(np.zeros(3 * self._num_calls + NUM_COLUMNS))
         return self._rows[-1]
 
-    def _call(self, which: int, op: Any, segment: list[Event]) -> None:
+    @handlers(*PASSES)
+    def _call(self, op: ops.Forward | ops.Backward | ops.Tail, segment: list[Event]) -> None:
         if op.call < self._num_calls - 1 or self._has_loss:
-            self._row(segment)[which * self._num_calls + op.call] += 1
+            self._row(segment)[PASSES.index(type(op)) * self._num_calls + op.call] += 1
 
     def _count(self, segment: list[Event], column: int, amount: float) -> None:
         self._row(segment)[3 * self._num_calls + column] += amount

@@ -1,8 +1,7 @@
-"""Every interpreter handles an operation, ignores it on purpose, or refuses it."""
+"""Every interpreter has a handler of each operation that concerns it, and refuses others."""
 
 import pickle
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple, get_args
 
@@ -11,34 +10,28 @@ import pytest
 from every_strategy import run_of, scenario
 from for_each import for_each
 
-import simdp
 from simdp.engine import compression
 from simdp.engine import ops as clock_ops
 from simdp.engine.clocks.event import EventFabric
 from simdp.engine.clocks.transfers import FabricJob
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.interpreters import costs
-from simdp.engine.interpreters.numbers import Numbers
-from simdp.engine.interpreters.records import Forecast, Past
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.recorded_script import Heard
-from simdp.engine.server import updates
 from simdp.engine.server.run import Worker
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import OperationError, SimdpError
 from simdp.results.trace import TraceBuilder
-from simdp.steps import ops, program
+from simdp.steps import ops
 from simdp.steps.facts import LayerDtypes
-from simdp.steps.program import Interpreter, Program, called_by, flat
+from simdp.steps.program import Program, flat
 from simdp.studies.plan.bounds import StepDemand
 
-OPERATIONS = [kind for kind in get_args(ops.Op) if kind is not ops.Unless]
 CLOCK_OPERATIONS = list(get_args(clock_ops.ClockOp))
-NO_LOG = SimpleNamespace(log=[], records=[])
 
 
 class Own(NamedTuple):
-    """An operation of a strategy outside of simdp."""
+    """An operation that derives from no operation of simdp."""
 
     nbytes: float = 1.0
 
@@ -55,96 +48,122 @@ class OwnLoop:
         yield ops.Unless((Own(),))
 
 
-def runs():
-    """Runs whose numbers are computed, forecast, restored, and the server's."""
+@pytest.fixture
+def registries(monkeypatch):
+    """Lists of operations and interpreters that a test may add to."""
+    monkeypatch.setattr(ops, "OPERATIONS", list(ops.OPERATIONS))
+    monkeypatch.setattr(ops, "INTERPRETERS", list(ops.INTERPRETERS))
+
+
+def test_every_interpreter_has_a_handler_of_each_operation_that_concerns_it():
+    assert len(ops.INTERPRETERS) == 7
+    for handlers in ops.INTERPRETERS:
+        assert set(handlers) >= set(ops.OPERATIONS), handlers.name
+        for kind in ops.OPERATIONS:
+            assert (handlers[kind] is not None) == bool(kind.concerns & handlers.concern)
+
+
+def test_every_concern_has_an_interpreter():
+    concerns = [handlers.concern for handlers in ops.INTERPRETERS]
+    assert sum(concern.value for concern in concerns) == sum(one.value for one in ops.Concern)
+
+
+@for_each("handlers", ops.INTERPRETERS, ids=lambda handlers: handlers.name)
+def test_an_operation_without_a_handler_cannot_be_defined(handlers):
+    before = list(ops.OPERATIONS)
+    expected = rf"{handlers.name} does not handle the operation .*\.New; add a handler there"
+    with pytest.raises(OperationError, match=expected):
+
+        class New(ops.Op):
+            concerns = handlers.concern
+
+    assert before == ops.OPERATIONS
+
+
+def test_an_operation_names_its_interpreters():
+    with pytest.raises(AttributeError, match="concerns"):
+
+        class New(ops.Op):
+            pass
+
+
+def reason(error):
+    """The error in the body of a class, which is the cause of another before Python 3.12."""
+    return error.__cause__ or error
+
+
+def test_an_interpreter_without_a_handler_cannot_be_defined(registries):
+    with pytest.raises((OperationError, RuntimeError)) as error:
+
+        class Half:
+            handlers = ops.Handlers(ops.Concern.FAULTS)
+
+            @handlers(ops.AllReduce, ops.ReduceScatter, ops.TakeSums, ops.Update)
+            def _handle(self, op):
+                """Handle all but one."""
+
+    assert re.search(r"Half\.handlers does not handle .*\.Take;", str(reason(error.value)))
+
+
+def test_a_handler_of_an_operation_that_does_not_name_the_interpreter_is_refused(registries):
+    with pytest.raises((OperationError, RuntimeError)) as error:
+
+        class More:
+            handlers = ops.Handlers(ops.Concern.FAULTS)
+
+            @handlers(*(kind for kind in ops.OPERATIONS if kind.concerns & ops.Concern.FAULTS))
+            @handlers(ops.Meet)
+            def _handle(self, op):
+                """Handle one too many."""
+
+    assert re.search(r"More\.handlers does not handle .*\.Meet;", str(reason(error.value)))
+
+
+def test_an_operation_and_its_handler_are_all_that_an_interpreter_needs(registries):
+    class Nap(ops.Op):
+        concerns = ops.Concern.NONE
+
+    class Sleeper:
+        handlers = ops.Handlers(ops.Concern.NONE)
+
+    assert Sleeper.handlers[Nap] is None
+    assert all(handlers[Nap] is None for handlers in ops.INTERPRETERS)
     computed = run_of(scenario({"kind": "ddp"}, numerics=True))
-    forecast = run_of(scenario({"kind": "ddp"}))
-    server = scenario({"kind": "parameter_server"}, numerics=True)
-    records = [
-        computed.numbers,
-        forecast.numbers,
-        Past(forecast.scenario, forecast.program, NO_LOG),
-        updates.Learning(server, server.program),
-    ]
-    assert [type(one) for one in records] == [Numbers, Forecast, Past, updates.Learning]
-    return computed, records
-
-
-def tables():
-    """Every interpreter of the operations of a step."""
-    run, (numbers, forecast, past, _) = runs()
-    sheet = StepDemand(scenario({"kind": "ddp"}))
-    return [
-        program._CALLED_BY,
-        program._PROGRAM,
-        numbers._acts,
-        forecast._acts,
-        past._acts,
-        updates._LEARNING,
-        costs._REHEARSED,
-        run.costs._of,
-        run.memory._before,
-        run.memory._after,
-        sheet._interpreter(),
-    ]
-
-
-def test_every_interpreter_handles_or_ignores_every_operation():
-    for table in tables():
-        assert set(table) == set(OPERATIONS) | {ops.Unless} & set(table), table.name
-        for kind in OPERATIONS:
-            assert table[kind] is None or table[kind], table.name
-
-
-def test_this_file_knows_every_interpreter():
-    made = re.compile(r"\bInterpreter(\[[^\n]*\])?\(\s*f?\"")
-    sources = Path(simdp.__file__).parent.rglob("*.py")
-    texts = {str(path): path.read_text(encoding="utf-8") for path in sources}
-    assert sum(len(made.findall(text)) for text in texts.values()) == len(tables())
-    assert not [name for name, text in texts.items() if re.search(r"\.get\(type\(op", text)]
-
-
-def test_every_interpreter_refuses_an_operation_of_its_own():
-    for table in tables():
-        with pytest.raises(OperationError, match=f"{table.name} neither handles nor ignores"):
-            table[Own]
+    assert computed.numbers.read(Nap()) is None
+    assert list(computed.costs.read(Nap(), None)) == []
+    assert [*computed.memory.before(Nap()), *computed.memory.after(Nap())] == []
 
 
 def test_what_reads_operations_refuses_one_of_its_own():
-    run, records = runs()
+    computed = run_of(scenario({"kind": "ddp"}, numerics=True))
+    forecast = run_of(scenario({"kind": "ddp"}))
     read = [
-        *(one.read for one in records),
-        *(run.memory.before, run.memory.after, run.memory.follow, called_by),
-        lambda op: run.costs.read(op, None),
+        *(computed.numbers.read, forecast.numbers.read),
+        *(computed.memory.before, computed.memory.after, computed.memory.follow),
+        lambda op: computed.costs.read(op, None),
         lambda op: costs.rehearse([op], list),
-        lambda op: run.costs._delay(op),
+        lambda op: computed.costs._delay(op),
         lambda op: compression.work_of(op, 4, 2),
-        lambda op: list(run._read(ops.Unless((op,)))),
-        lambda op: StepDemand(scenario({"kind": "ddp"}))._interpreter()[type(op)],
+        lambda op: list(computed._read(ops.Unless((op,)))),
+        lambda op: StepDemand(scenario({"kind": "ddp"}))._add(op, []),
     ]
     for interpret in read:
-        with pytest.raises(OperationError, match=r"ignores the operation .*\.Own; add it"):
+        with pytest.raises(OperationError, match=r"the operation .*\.Own; add a handler there"):
             interpret(Own())
 
 
 def test_a_program_refuses_a_step_with_an_operation_of_its_own():
     chosen = scenario({"kind": "ddp"})
-    made = Program.of(OwnLoop(), chosen.workload, 4, 64)
-    assert made.setup == (ops.Reserve(1.0),)
-    with pytest.raises(OperationError, match=r"simdp\.steps\.program\.Program neither"):
-        made.plans  # noqa: B018
+    program = Program.of(OwnLoop(), chosen.workload, 4, 64)
+    assert program.setup == (ops.Reserve(1.0),)
+    with pytest.raises(OperationError, match=r"simdp\.steps\.program\.Program does not handle"):
+        program.plans  # noqa: B018
 
 
-def test_only_what_unpacks_operations_takes_some_that_may_be_left_out():
+def test_operations_that_may_be_left_out_are_unpacked():
     inner = ops.Meet()
     assert list(flat([ops.Unless((ops.Unless((inner,)), inner))])) == [inner, inner]
-    taking = [table.name for table in tables() if ops.Unless in table]
-    assert taking == ["simdp.engine.interpreters.costs.rehearse"]
-
-
-def test_an_interpreter_cannot_both_handle_and_ignore_an_operation():
-    with pytest.raises(AssertionError, match="both handles and ignores"):
-        Interpreter("mine", {Own: len}, ignores=[Own])
+    assert costs.rehearse([ops.Unless((inner,))], list) == [ops.Unless((inner,))]
 
 
 def test_the_refusal_is_an_internal_error_that_goes_between_processes():
@@ -153,8 +172,8 @@ def test_the_refusal_is_an_internal_error_that_goes_between_processes():
     assert error.exit_status == 1
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert str(error) == (
-        f"mine neither handles nor ignores the operation {__name__}.Own; add it to one of the two "
-        "there, or yield operations of simdp.steps.ops only."
+        f"mine does not handle the operation {__name__}.Own; add a handler there, or yield "
+        "operations of simdp.steps.ops only."
     )
 
 
@@ -227,5 +246,5 @@ def test_every_clock_refuses_an_operation_of_its_own():
         step: int = 0
 
     for play, _ in clocks():
-        with pytest.raises(OperationError, match=r"\.OwnWork; add it"):
+        with pytest.raises(OperationError, match=r"\.OwnWork; add a handler"):
             play([OwnWork()])
