@@ -1,12 +1,16 @@
-"""Type names for NumPy arrays by dtype, and their product."""
+"""Type names for NumPy arrays by dtype, their product, and values grouped by key."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 Array = NDArray[Any]
 Bools = NDArray[np.bool_]
@@ -22,3 +26,11 @@ def product(*factors: ArrayLike) -> Array:
     """
     with np.errstate(all="ignore"):
         return np.asarray(reduce(np.matmul, factors))
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Collect the values of each key, both in the order in which they come."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

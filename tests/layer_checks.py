@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.layers import AnyModule
 from simdp.workload.layers.base import Layer, Pass, ShapeError
 

@@ -28,17 +28,14 @@ SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml"))
 FLOORS = [
     {
         "arrays",
-        "groups",
-        "phrases",
         "family",
         "spec",
         "units",
-        "percent",
         "errors",
         "rng",
         "files",
         "tables",
-        "renamed_keys",
+        "keys",
         "version",
     },
     {"results", "traces"},
@@ -225,6 +222,32 @@ def test_no_imports_go_in_circles():
         for module in free:
             del waiting[module]
     assert waiting == {}
+
+
+def loads(module):
+    """Modules that a module imports when it is loaded: not in a function, nor for types only."""
+    inside = {
+        node
+        for function in definitions(module, ast.FunctionDef, ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    left_out = inside | for_types_only(module)
+    names = (
+        name for node in nodes(module) if node not in left_out for name in imported(node, module)
+    )
+    return {ours(name) for name in names} - {None, module}
+
+
+@cache
+def chain(module):
+    """The longest chain of modules each of which imports the next one."""
+    return (module, *max(map(chain, sorted(loads(module))), key=len, default=()))
+
+
+def test_chains_of_imports_are_short():
+    """A long one comes of helpers above their users, and of packages that import their members."""
+    longest = max(map(chain, MODULES), key=len)
+    assert len(longest) <= 30, " > ".join(longest)
 
 
 @for_each("library", HOMES)

@@ -11,7 +11,6 @@ from for_each import for_each
 from pydantic import Field, ValidationError
 
 from simdp.errors import DeadlockError, ScenarioError, UnitError, unknown_name
-from simdp.phrases import problems
 from simdp.spec import (
     Bandwidth,
     Bool,
@@ -21,6 +20,7 @@ from simdp.spec import (
     Spec,
     from_catalogue,
     one_of,
+    problems,
 )
 
 ROOT = Path(__file__).parents[1]

@@ -233,7 +233,7 @@ def _show(
     **options: Any,
 ) -> None:
     """Print the advice on an old key once, in one line; show other warnings as Python does."""
-    from simdp.renamed_keys import OldKeyWarning
+    from simdp.keys import OldKeyWarning
 
     if not issubclass(category, OldKeyWarning):
         otherwise(message, category, *where, **options)

@@ -238,7 +238,7 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
     for place, (number, point) in enumerate(too_large):
         if place in left_out:
             continue
-        from simdp.results.comparison import short_key, written
+        from simdp.keys import short_key, written
         from simdp.studies.fits import fitting_settings_in_words, need_in_words
 
         _, alone = points[number]

@@ -22,8 +22,6 @@ from pydantic import (
 
 from simdp.errors import ScenarioError, close_names, unknown_name
 from simdp.files import Catalogue, read_yaml
-from simdp.percent import Percent
-from simdp.phrases import problems
 from simdp.results.metrics import Rates
 from simdp.spec import (
     Bandwidth,
@@ -32,6 +30,7 @@ from simdp.spec import (
     FlopRate,
     Flops,
     Int,
+    Percent,
     PositiveBytes,
     Price,
     Seconds,
@@ -39,6 +38,7 @@ from simdp.spec import (
     form_of,
     from_catalogue,
     problem,
+    problems,
 )
 from simdp.spec import Power as Watts
 

@@ -32,12 +32,12 @@ from simdp.engine.programs.records import Polls
 from simdp.engine.programs.runtime import Activity, Ended, Runtime
 from simdp.errors import ProgramError, ScenarioError, SimdpError, unknown_name
 from simdp.files import read_text
-from simdp.phrases import problems
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace, part
 from simdp.scenario.defaults import usual_times
 from simdp.scenario.overrides import cluster_file, read_cluster, with_machine
 from simdp.scenario.root import Scenario
+from simdp.spec import problems
 from simdp.version import __version__
 
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", "29500"

@@ -9,11 +9,11 @@ from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from simdp.errors import unknown_name
 from simdp.family import Family
-from simdp.percent import Percent
 from simdp.spec import (
     Bandwidth,
     Bytes,
     Int,
+    Percent,
     PositiveBytes,
     PositiveSeconds,
     Quantity,

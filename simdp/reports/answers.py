@@ -8,6 +8,7 @@ from textwrap import fill, shorten
 from typing import Any, NamedTuple
 
 from simdp.cluster import Cluster
+from simdp.keys import short_key, written
 from simdp.reports import figures
 from simdp.reports.figures import (
     Row,
@@ -19,7 +20,6 @@ from simdp.reports.figures import (
     seconds,
     sentence,
 )
-from simdp.results.comparison import short_key, written
 from simdp.results.metrics import exposed_by_collective
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import TraceToCome

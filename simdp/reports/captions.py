@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from simdp.results.comparison import short_key, written
+from simdp.keys import short_key, written
 from simdp.results.result import Result, Study
 
 MAX_WIDTHS = 6  # widths of an mlp that are listed

@@ -10,19 +10,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simdp.errors import joined
+from simdp.keys import short_key, written
 from simdp.reports import figures
 from simdp.reports.figures import PARTS, WIDTH, TableCell, number, percent, seconds, unit_of
 from simdp.reports.sections import Table, num_texts, table_of
 from simdp.reports.wide_table import narrow_tables
-from simdp.results.comparison import (
-    Difference,
-    Figure,
-    KeyChange,
-    PartChange,
-    PointDifference,
-    short_key,
-    written,
-)
+from simdp.results.comparison import Difference, Figure, KeyChange, PartChange, PointDifference
 
 # parts of a step in words
 NAMES = {

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 
+from simdp.keys import short_key, written
 from simdp.reports.answers import LITTLE, WAITING_POWER
 from simdp.reports.figures import TableCell, long_time, long_unit, number, percent
 from simdp.reports.sections import Table, table_of
 from simdp.reports.wide_table import filled, narrow_tables, wide_table
-from simdp.results.comparison import short_key, written
 from simdp.results.job import JobRuns, JobStudy, Spread
 from simdp.results.result import Result
 

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simdp.errors import joined
+from simdp.keys import short_key, written
 from simdp.reports.figures import WIDTH, duration, energy, money, nbytes, number, percent
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import filled, wide_table
-from simdp.results.comparison import short_key, written
 from simdp.results.plan import Option, PlanResult
 
 MAX_FRONT = 12  # options of the front that are shown; its file has all

@@ -10,19 +10,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from simdp.keys import format_settings, short_key, written
 from simdp.reports import answers, figures, sections
 from simdp.reports.figures import SHORT, WIDTH, Row, TableCell, nbytes, number
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import filled, narrow_tables, wide_table
-from simdp.results.comparison import (
-    ComparedPoint,
-    Comparison,
-    best_of,
-    said_of,
-    short_key,
-    ties_of,
-    written,
-)
+from simdp.results.comparison import ComparedPoint, Comparison, best_of, ties_of
 from simdp.results.plan import ExtrapolatedPoint, Extrapolation, Fitting, FittingRow
 from simdp.results.result import FailedPoint, Result, Study
 
@@ -133,7 +126,8 @@ def _failures(failed: Sequence[FailedPoint]) -> list[Row]:
     for point in failed[:MAX_FAILED]:
         count = len(point.problems) - 1
         more = f" (and {count} more in result.json)" if count else ""
-        rows.append(Row("failed", f"{said_of(point.set)} failed", f"{point.problems[0]}{more}"))
+        failure = f"{format_settings(point.set)} failed"
+        rows.append(Row("failed", failure, f"{point.problems[0]}{more}"))
     left = len(failed) - MAX_FAILED
     return rows + [Row("failed", "failed", f"{left} more points, see result.json")] * (left > 0)
 

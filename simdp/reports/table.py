@@ -12,12 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.arrays import Floats
-from simdp.groups import grouped
+from simdp.arrays import Floats, grouped
+from simdp.keys import written
 from simdp.reports import answers, figures
 from simdp.reports.figures import PARTS, SHORT, WIDTH, Row, nbytes, percent, seconds, span
 from simdp.reports.wide_table import filled
-from simdp.results.comparison import written
 from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
 from simdp.results.metrics import per_rank

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from simdp.keys import short_key
 from simdp.reports.figures import TableCell, figure, number, percent, unit_of
-from simdp.results.comparison import short_key
 from simdp.results.validation import (
     CollectiveComparison,
     ErrorSummary,

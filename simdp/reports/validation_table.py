@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simdp.groups import grouped
+from simdp.arrays import grouped
 from simdp.reports import validation as words
 from simdp.reports.figures import WIDTH, percent, sentence
 from simdp.reports.plots import fitting

@@ -20,9 +20,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simdp.arrays import grouped
 from simdp.errors import ScenarioError
 from simdp.files import read_text
-from simdp.groups import grouped
 
 # Bandwidth ----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from math import hypot
 from typing import Any, Literal
 
 from simdp.errors import joined, one_line
+from simdp.keys import PLAIN_KEYS, short_key, written
 from simdp.results.result import (
     FAILED,
     Columns,
@@ -19,9 +20,6 @@ from simdp.results.result import (
 )
 
 # Comparison ---------------------------------------------------------------------------------------
-
-PLAIN_KEYS = ("strategy", "strategy.kind")  # keys whose values need no key in a label
-
 
 NOISE = 2.0  # standard errors of a difference up to which two means are a tie
 ROUNDING = 1e-9  # relative rounding difference of equal throughputs
@@ -153,35 +151,6 @@ class Comparison(Inline):
             "points": [asdict(point) for point in self.points],
         }
         return as_json(content) + "\n"
-
-
-def short_key(key: str) -> str:
-    """Shorten a dotted key to a clear end: ``all_reduce``, ``stragglers.0``."""
-    parts = key.removesuffix(".kind").split(".")
-    return ".".join(parts[-2:]) if parts[-1].isdecimal() else parts[-1]
-
-
-MAX_WRITTEN = 16  # entries of a list shown in a label
-
-
-def written(value: Any) -> str:
-    """Format a value in short: ``{kind: fsdp, units: whole}`` is ``fsdp(units=whole)``."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "none"}[value]
-    if isinstance(value, dict):
-        rest = [f"{key}={written(inner)}" for key, inner in value.items() if key != "kind"]
-        return str(value.get("kind", "")) + (f"({', '.join(rest)})" if rest else "")
-    if isinstance(value, list):
-        some = [written(inner) for inner in value[:MAX_WRITTEN]]
-        if len(value) > MAX_WRITTEN:
-            some.append(f"... ({len(value):,})")
-        return "[" + ", ".join(some) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def said_of(chosen: Mapping[str, Any]) -> str:
-    """Format all settings of a point: ``cluster.world_size=8, strategy=ddp``."""
-    return ", ".join(f"{key}={written(value)}" for key, value in chosen.items())
 
 
 def ties_of(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from simdp.errors import ScenarioError
 from simdp.files import read_json
-from simdp.renamed_keys import with_current_keys
-from simdp.results.comparison import PLAIN_KEYS, short_key, written
+from simdp.keys import PLAIN_KEYS, short_key, with_current_keys, written
 from simdp.results.result import Inline, as_json
 
 GOALS = {"cheapest": "cost_usd", "fastest": "finish_s", "greenest": "energy_kwh"}

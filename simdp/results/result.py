@@ -15,7 +15,7 @@ import simdp
 from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError, joined, one_line
 from simdp.files import put_text, read_json, write_whole
-from simdp.renamed_keys import with_current_keys
+from simdp.keys import with_current_keys
 from simdp.results.memory import LaunchedKernels
 from simdp.results.metrics import ORDER
 from simdp.results.trace import Trace

@@ -10,7 +10,7 @@ from math import comb, exp, lgamma, log, log1p
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
-from simdp.groups import grouped
+from simdp.arrays import grouped
 from simdp.results.result import Inline
 
 # Validation ---------------------------------------------------------------------------------------

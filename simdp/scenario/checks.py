@@ -16,9 +16,9 @@ from simdp.collectives import Collectives
 from simdp.errors import shown, unknown_name
 from simdp.job.recovery import Checkpoint, Elastic, ReplicaGroups
 from simdp.job.targets import LossReached, Target
-from simdp.phrases import Problem
 from simdp.scenario.placement import among_others, group_layout, layout, wiring_of, wiring_of_groups
 from simdp.scenario.root import Scenario
+from simdp.spec import Problem
 from simdp.steps.program import ProcessGroups, Program
 from simdp.strategies import STRATEGIES
 from simdp.strategies.base import Strategy, infers

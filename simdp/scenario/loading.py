@@ -15,8 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simdp.errors import ScenarioError, shown
-from simdp.phrases import problems
-from simdp.results.comparison import said_of
+from simdp.keys import format_settings
 from simdp.scenario.checks import (
     algorithm_problems,
     failure_problems,
@@ -46,6 +45,7 @@ from simdp.scenario.overrides import (
 from simdp.scenario.placement import degraded_problems, neighbour_problems, straggler_problems
 from simdp.scenario.root import Scenario, build, validated
 from simdp.scenario.shipped import find
+from simdp.spec import problems
 from simdp.steps.ops import Update
 from simdp.steps.program import ProcessGroups, Program, flat
 from simdp.strategies.base import Strategy
@@ -194,7 +194,7 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
     each = [found for found, _ in looked_at]
     lines = [line for line in each[0] if all(line in other for other in each)]
     for (chosen, _), found in zip(points, each, strict=True):
-        lines += [f"with {said_of(chosen)}: {line}" for line in found if line not in lines]
+        lines += [f"with {format_settings(chosen)}: {line}" for line in found if line not in lines]
     if not raw.get("sweep") and not lines:  # the only point is the scenario itself
         (_, scenario), *_ = looked_at
         if scenario is not None:

@@ -13,11 +13,11 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 from simdp.cluster.hardware import Calibration
 from simdp.collectives import FAMILIES
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
-from simdp.percent import Percent
 from simdp.scenario.overrides import Raw, may_name, override_all, set_key, with_machine
 from simdp.spec import (
     Bandwidth,
     Bool,
+    Percent,
     PositiveBytes,
     PositiveSeconds,
     Seconds,

@@ -20,7 +20,7 @@ from simdp.cluster.hardware import DEVICES, LINKS, MACHINES, is_file, is_known, 
 from simdp.collectives import FAMILIES, has_cost, named
 from simdp.errors import ScenarioError, close_names, shown, unknown_name
 from simdp.files import read_scenario, shards_of
-from simdp.renamed_keys import current_key, old_keys, with_current_keys
+from simdp.keys import current_key, old_keys, with_current_keys
 from simdp.scenario.shipped import find, names
 
 Raw = dict[str, Any]

@@ -16,7 +16,7 @@ from simdp.cluster.numbering import NodeKind
 from simdp.cluster.stragglers import DegradedLink, LinkFactors, problem_with
 from simdp.collectives import Cost, Layout
 from simdp.collectives.costs import Wiring
-from simdp.phrases import problems
+from simdp.spec import problems
 
 # Placement ----------------------------------------------------------------------------------------
 

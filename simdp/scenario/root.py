@@ -24,12 +24,11 @@ from simdp.collectives import Collectives
 from simdp.errors import ScenarioError, shown
 from simdp.job.recovery import AnyRecovery, Checkpoint
 from simdp.job.targets import AnyTarget, Target
-from simdp.phrases import problems
 from simdp.scenario.defaults import ScenarioParts, derived_defaults, without_data
 from simdp.scenario.measured import MeasuredScenario
 from simdp.scenario.overrides import Raw, grid, may_name, move_paths
 from simdp.scenario.placement import wiring_of
-from simdp.spec import Bool, Int, Spec, problem
+from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.steps.facts import Nominal
 from simdp.steps.program import Program
 from simdp.strategies import AnyStrategy

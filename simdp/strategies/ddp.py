@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.errors import ScenarioError, shown, unknown_name
-from simdp.results.comparison import written
+from simdp.keys import written
 from simdp.spec import Bool, Bytes, Float, Int, Spec, problem
 from simdp.steps.facts import Facts, LayerDtypes, Ops, StepContext, Tags, trainable
 from simdp.steps.ops import AllReduce, Copy, FillBucket, Hold, ScaleLoss, Take, Update, Wait

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simdp.arrays import Ints
 from simdp.errors import shown
-from simdp.results.comparison import written
+from simdp.keys import written
 from simdp.spec import MAX_INT, Bool, Bytes, Int, problem
 from simdp.steps.facts import Facts, Ops, StepContext, Tags, num_trainable
 from simdp.steps.ops import (

@@ -17,7 +17,6 @@ from simdp.collectives.costs import COSTS, AnyCost, Cost, LinksCost
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.collective import Bench
 from simdp.errors import ScenarioError, choices, unknown_name
-from simdp.phrases import problems
 from simdp.results.collective import (
     ITEMSIZE,
     ROOTED,
@@ -33,7 +32,7 @@ from simdp.scenario.overrides import cluster_file, read_cluster, with_machine
 from simdp.scenario.placement import split_ranks, wiring_of
 from simdp.scenario.remarks import without_nvls
 from simdp.scenario.root import Scenario
-from simdp.spec import Spec
+from simdp.spec import Spec, problems
 from simdp.studies.intervals import (
     Known,
     collective_interval,

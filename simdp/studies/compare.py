@@ -23,8 +23,8 @@ from simdp.arrays import Array
 from simdp.cluster import Cluster
 from simdp.engine.outcome import NOT_REACHED
 from simdp.errors import ScenarioError
-from simdp.phrases import problems
-from simdp.results.comparison import PLAIN_KEYS, ComparedPoint, Comparison, written
+from simdp.keys import PLAIN_KEYS, written
+from simdp.results.comparison import ComparedPoint, Comparison
 from simdp.results.metrics import num_warm_up
 from simdp.results.result import Result
 from simdp.scenario import checked
@@ -33,7 +33,7 @@ from simdp.scenario.overrides import MACHINE, Raw, as_written, grid, set_key, sw
 from simdp.scenario.remarks import HARDWARE
 from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
-from simdp.spec import one_of
+from simdp.spec import one_of, problems
 from simdp.strategies import STRATEGIES, AnyStrategy, strategy_class
 from simdp.studies.executor import Failed, executor_for, in_order
 from simdp.studies.many import PointRequest, shared_first, simulated

@@ -34,12 +34,12 @@ from simdp.collectives.costs import Cost, Wiring
 from simdp.collectives.costs.nccl import PAYLOAD, Efficiencies, NcclCost, pooled, share_of
 from simdp.engine.compute.profile_times import is_measured_on
 from simdp.errors import ScenarioError
-from simdp.phrases import problems
 from simdp.reports.captions import model_name
 from simdp.scenario.overrides import set_key
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.remarks import replaced_parts
 from simdp.scenario.root import Scenario
+from simdp.spec import problems
 from simdp.studies.variants import value_at, with_values
 from simdp.workload.compute import FromMeasurements, FromProfile
 from simdp.workload.layers.attention import BACKWARD_PRODUCTS

@@ -21,9 +21,9 @@ from simdp.cluster.hardware import (
     read_machine,
 )
 from simdp.errors import ScenarioError, unknown_name
-from simdp.phrases import problems
 from simdp.scenario import checked
 from simdp.scenario.root import Scenario
+from simdp.spec import problems
 from simdp.strategies import AnyStrategy, strategy_class
 from simdp.strategies.base import Strategy
 from simdp.workload.layers.linear import Linear, TransposedLinear

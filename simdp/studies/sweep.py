@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from simdp.arrays import grouped
 from simdp.engine.clocks.clock import Fabric
 from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute.call_times import compute_parts
 from simdp.engine.outcome import peak_flops
 from simdp.engine.simulate import simulate, trace_of_run
 from simdp.errors import ScenarioError
-from simdp.groups import grouped
-from simdp.results.comparison import best_of, said_of
+from simdp.keys import format_settings
+from simdp.results.comparison import best_of
 from simdp.results.metrics import scaling_efficiency
 from simdp.results.result import FailedPoint, Result, Study
 from simdp.results.trace import TraceToCome
@@ -153,7 +154,7 @@ def _why_all_failed(points: Sequence[FailedPoint], failures: Sequence[Failed]) -
     if len(failures) == 1 or not isinstance(error, ScenarioError):
         return error
     return ScenarioError(
-        shared_first([(said_of(failed.set), failed.problems) for failed in points])
+        shared_first([(format_settings(failed.set), failed.problems) for failed in points])
     )
 
 

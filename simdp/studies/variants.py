@@ -17,13 +17,12 @@ from simdp.cluster.stragglers import DegradedLink, Straggler
 from simdp.collectives.costs import Cost
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError, UnitError
-from simdp.phrases import problems
+from simdp.keys import written
 from simdp.results.collective import MAX_NBYTES
-from simdp.results.comparison import written
 from simdp.scenario.loading import unsuited
 from simdp.scenario.overrides import set_key
 from simdp.scenario.root import Scenario, following
-from simdp.spec import Spec
+from simdp.spec import Spec, problems
 from simdp.strategies import STRATEGIES
 from simdp.units import format_quantity, parse
 

@@ -11,7 +11,7 @@ from networks import EXAMPLES, TOPO, example
 from pydantic import ValidationError
 
 from simdp.cluster import Cluster
-from simdp.phrases import problems
+from simdp.spec import problems
 
 pytestmark = pytest.mark.slow
 

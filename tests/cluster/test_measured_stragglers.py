@@ -12,8 +12,8 @@ import simdp
 from simdp.cluster import Cluster
 from simdp.cluster.stragglers import CV, AnyStraggler
 from simdp.engine.slowdown import Slowdown
-from simdp.phrases import problems
 from simdp.results.metrics import per_rank
+from simdp.spec import problems
 
 POINTS = [(0, 0.9), (0.5, 1.0), (0.9, 1.2), (1, 3.0)]
 QUANTILES = [{"quantile": at, "factor": factor} for at, factor in POINTS]

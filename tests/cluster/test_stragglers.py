@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from simdp.cluster import Cluster
 from simdp.cluster.stragglers import STRAGGLERS, AnyStraggler, Pause
 from simdp.engine.slowdown import Slowdown
-from simdp.phrases import problems
 from simdp.rng import stream
+from simdp.spec import problems
 
 EXAMPLES = {
     "degraded_link": {"rank": 1, "bandwidth": 0.5},

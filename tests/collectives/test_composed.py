@@ -21,8 +21,8 @@ from simdp.collectives.hierarchical import (
 )
 from simdp.collectives.plans import prove
 from simdp.engine import payload
-from simdp.phrases import problems
 from simdp.scenario.placement import layout
+from simdp.spec import problems
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from simdp.engine.clocks.transfers import FabricJob
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.ops import ClockWait, Launch
 from simdp.engine.slowdown import Slowdown
-from simdp.phrases import problems
 from simdp.results.trace import TraceBuilder
+from simdp.spec import problems
 
 NBYTES = 1e6
 

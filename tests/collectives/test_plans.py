@@ -15,7 +15,7 @@ from simdp.collectives import FAMILIES, Layout, Round
 from simdp.collectives.base import pipeline_chunks
 from simdp.collectives.plans import expand, prove
 from simdp.errors import PlanError
-from simdp.phrases import problems
+from simdp.spec import problems
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from for_each import for_each
 from pydantic import ValidationError
 
 from simdp.job.recovery import Checkpoint
-from simdp.phrases import problems
+from simdp.spec import problems
 
 
 def made(**keys):

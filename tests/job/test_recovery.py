@@ -5,7 +5,7 @@ from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.job.recovery import RECOVERY, AnyRecovery
-from simdp.phrases import problems
+from simdp.spec import problems
 
 EXAMPLES = {
     "elastic": {"min_nodes": 2},

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.errors import ScenarioError
-from simdp.results.comparison import written
+from simdp.keys import written
 from simdp.results.result import Result, Study
 
 SCENARIO = {"name": "tiny", "seed": 0, "cluster": {"world_size": 2}}

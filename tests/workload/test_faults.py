@@ -6,7 +6,7 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.faults import FAULTS, AnyFault
 
 every_fault = pytest.mark.parametrize("kind", FAULTS)

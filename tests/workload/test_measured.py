@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.compute import FromMeasurements, time_at
 
 

@@ -29,8 +29,7 @@ from simdp.cluster.failures import Effect, FailureEvent, Failures
 from simdp.cluster.stragglers import rounded
 from simdp.errors import ScenarioError, shown
 from simdp.files import read_text
-from simdp.percent import Percent
-from simdp.spec import Bool, Float, Int, PositiveSeconds, Seconds, form_of, problem
+from simdp.spec import Bool, Float, Int, Percent, PositiveSeconds, Seconds, form_of, problem
 from simdp.tables import TableLine, parse_cell, parse_lines
 from simdp.units import NUMBER_PATTERN, format_percent, format_quantity
 

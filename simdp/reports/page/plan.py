@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from simdp.files import format_yaml
+from simdp.keys import PLAIN_KEYS, short_key, written
 from simdp.reports import figures, plan_table
 from simdp.reports.captions import about_scenario
 from simdp.reports.figures import Row, TableCell, duration, money, nbytes, percent, seconds
@@ -22,7 +23,6 @@ from simdp.reports.sections import (
     Tile,
     Verdict,
 )
-from simdp.results.comparison import PLAIN_KEYS, short_key, written
 from simdp.results.plan import Option, PlanResult
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from simdp.arrays import Floats
+from simdp.keys import short_key, written
 from simdp.reports import sweep_table, theme
 from simdp.reports.captions import about, about_point, about_scenario
 from simdp.reports.figures import PARTS, nbytes, percent, seconds, sentence, share, short
@@ -21,7 +22,7 @@ from simdp.reports.plots.scaling import AXIS, MAX_LINES, Curve, curves_of, is_ab
 from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
 from simdp.reports.sections import Axis, Chart, Page, Section, Series, Summary, Table, Tile, Verdict
-from simdp.results.comparison import ComparedPoint, Comparison, best_of, short_key, written
+from simdp.results.comparison import ComparedPoint, Comparison, best_of
 from simdp.results.result import Advice, Result, Study
 from simdp.scenario.measured import MeasuredPoint
 

@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
+from simdp.keys import short_key, written
 from simdp.reports import theme
-from simdp.results.comparison import short_key, written
 
 D = TypeVar("D", bound=theme.Drawn)
 

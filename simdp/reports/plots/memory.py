@@ -9,9 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, grouped
 from simdp.cluster import Cluster
-from simdp.groups import grouped
 from simdp.reports import theme
 from simdp.reports.captions import about_point
 from simdp.reports.plots.labels import PALE, Plot, entitle, legend_above, note, patch

@@ -10,9 +10,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from simdp.arrays import Floats, Ints
+from simdp.arrays import Floats, Ints, grouped
 from simdp.errors import UnitError
-from simdp.groups import grouped
+from simdp.keys import written
 from simdp.reports import theme
 from simdp.reports.captions import about, about_scenario
 from simdp.reports.plots import labels
@@ -20,7 +20,7 @@ from simdp.reports.plots.bandwidth import BandwidthLine, draw_lines
 from simdp.reports.plots.labels import Plot, entitle, evenly, label_ends, point_names, wrapped
 from simdp.reports.plots.memory import capacity, device_ranks, mark_capacity
 from simdp.reports.plots.scaling import MOST_ABOVE, ScalingCurve, draw_intervals
-from simdp.results.comparison import ComparedPoint, Comparison, written
+from simdp.results.comparison import ComparedPoint, Comparison
 from simdp.results.result import Result, Study
 from simdp.units import COMMON, DIMENSIONS, parse
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from simdp.errors import ScenarioError
 from simdp.files import key_lines
+from simdp.keys import format_settings
 from simdp.results.audit import AuditReport
-from simdp.results.comparison import said_of
 from simdp.scenario import load_scenario
 from simdp.scenario.overrides import Raw
 from simdp.scenario.root import Scenario
@@ -68,7 +68,7 @@ def audit_scenario(
     points = _points(scenario, ranks, file)
     places = key_lines(file) if file.suffix in (".yaml", ".yml") else {}
     audits = [
-        audit_point(said_of(chosen), point, str(file), places, exact, allow, max_steps)
+        audit_point(format_settings(chosen), point, str(file), places, exact, allow, max_steps)
         for chosen, point in points
     ]
     return _report(scenario.name, audits)
@@ -92,8 +92,8 @@ def _points(
             for n in several:
                 named = len(several) > 1 or "cluster.world_size" in chosen
                 here = {**chosen, "cluster.world_size": n} if named else chosen
-                if said_of(here) not in distinct:
-                    distinct[said_of(here)] = here, _on_ranks(point, n, file)
+                if format_settings(here) not in distinct:
+                    distinct[format_settings(here)] = here, _on_ranks(point, n, file)
         points = list(distinct.values())
     points = [(chosen, point) for chosen, point in points if point.cluster.world_size > 1]
     if not points:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from simdp.errors import ScenarioError
+from simdp.keys import written
 from simdp.results.audit import Cause, LegitimateCause
-from simdp.results.comparison import written
 from simdp.scenario import checked
 from simdp.scenario.overrides import Raw, set_key
 from simdp.scenario.root import Scenario

@@ -15,8 +15,8 @@ from simdp.cluster.hardware import device_option
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
 from simdp.files import format_yaml
-from simdp.phrases import problems
 from simdp.results.calibration import CalibrationStudy, FittedPoint, NextPoint
+from simdp.spec import problems
 from simdp.studies.calibrate.fit import (
     CalibrationPoint,
     Candidates,

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Floats, product
+from simdp.arrays import Floats, grouped, product
 from simdp.collectives.costs import Wiring
 from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import ScenarioError
-from simdp.groups import grouped
 from simdp.results.calibration import NextPoint, Proposal, WantedStep
 from simdp.scenario import checked
 from simdp.scenario.overrides import as_written

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from simdp.arrays import grouped
 from simdp.cluster.hardware import (
     DEVICES,
     MACHINES,
@@ -26,7 +27,6 @@ from simdp.cluster.hardware import (
 )
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.files import format_yaml, parse_yaml, read_text
-from simdp.groups import grouped
 from simdp.results.calibration import LeftOutRow, RowsScenario, TableScenarios
 from simdp.scenario import checked
 from simdp.scenario.overrides import move_paths, set_key

@@ -13,7 +13,8 @@ from typing import Any
 
 from simdp.errors import ScenarioError
 from simdp.files import open_file
-from simdp.results.comparison import Side, written
+from simdp.keys import written
+from simdp.results.comparison import Side
 from simdp.results.diagnosis import Diagnosis
 from simdp.results.metrics import num_warm_up
 from simdp.results.result import Result, Study

@@ -37,8 +37,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats
-from simdp.groups import grouped
+from simdp.arrays import Bools, Floats, grouped
 from simdp.studies.diagnose.expected import CollectiveSize, ExpectedTime
 from simdp.studies.diagnose.host import (
     KernelUses,

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simdp.arrays import grouped
 from simdp.errors import ScenarioError
-from simdp.groups import grouped
 from simdp.results.diagnosis import Diagnosis, Finding, MatchRow
 from simdp.traces import FlightEntry, FlightRecord, TraceGroup
 from simdp.traces.matching import MatchedCollective, MatchedTraces, matchable

@@ -25,7 +25,7 @@ from simdp.cluster import Cluster
 from simdp.cluster.hardware import MACHINES, read_machine
 from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.job.targets import LossReached, SamplesNeeded
-from simdp.results.comparison import written
+from simdp.keys import written
 from simdp.results.metrics import Rates
 from simdp.results.plan import GOALS, Option
 from simdp.scenario import checked

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from simdp.errors import ScenarioError, unknown_name
-from simdp.results.comparison import written
+from simdp.keys import written
 from simdp.results.diagnosis import Cause, Remedy
 from simdp.strategies import strategy_class
 from simdp.studies.replay.scenario import Raw, Replayed, replay_of

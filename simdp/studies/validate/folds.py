@@ -10,11 +10,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from simdp.arrays import Floats
+from simdp.arrays import Floats, grouped
 from simdp.cluster.hardware import Calibration, read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
-from simdp.groups import grouped
 from simdp.reports.captions import model_name
 from simdp.scenario.measured import MeasuredCollective, MeasuredPoint, MeasuredScenario
 from simdp.scenario.placement import wiring_of

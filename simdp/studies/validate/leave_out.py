@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from simdp.arrays import Bools, Floats
+from simdp.arrays import Bools, Floats, grouped
 from simdp.cluster.hardware import read_machine
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.errors import ScenarioError
-from simdp.groups import grouped
 from simdp.results.validation import (
     CollectiveComparison,
     HeldOutPoint,

@@ -29,8 +29,7 @@ from simdp.cluster.hardware import Device
 from simdp.engine.compute.profile_times import scaling
 from simdp.errors import ProgramError, ScenarioError
 from simdp.files import read_yaml
-from simdp.phrases import problems
-from simdp.spec import Spec
+from simdp.spec import Spec, problems
 from simdp.torch.cuda.machine import VirtualMachine, block_of, machine
 from simdp.torch.kernels import tensors_in
 from simdp.torch.ranks import Rank, RankLocal

@@ -11,8 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from simdp.errors import ScenarioError, shown, unknown_name
 from simdp.files import read_json
-from simdp.phrases import problems
-from simdp.spec import Int
+from simdp.spec import Int, problems
 from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.models.base import Model
 

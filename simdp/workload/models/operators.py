@@ -18,8 +18,7 @@ from pydantic import (
 
 from simdp.errors import ScenarioError, shown, unknown_name
 from simdp.files import read_csv, read_json
-from simdp.phrases import problems
-from simdp.spec import Bool, Int, Spec, problem
+from simdp.spec import Bool, Int, Spec, problem, problems
 from simdp.tables import NamedRow
 from simdp.workload.layers.base import GraphBuilder, ModelGraph, Shape, Value
 from simdp.workload.layers.linear import Einsum, split_equation

@@ -22,8 +22,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from simdp.arrays import Array
-from simdp.phrases import problems
-from simdp.spec import Bool, Float, Spec, problem
+from simdp.spec import Bool, Float, Spec, problem, problems
 
 # Parameter groups ---------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.cluster.failures import AnyFailures
-from simdp.phrases import problems
 from simdp.rng import stream
+from simdp.spec import problems
 
 HOUR = 3600.0
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from layer_checks import assert_gradient, fits, kept_nbytes, other_memory
 from pydantic import ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.layers import conv as convolution
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
 from simdp.workload.layers.conv import Conv2d

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layer_checks import fits, kept_nbytes
 from pydantic import ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.layers import pooling
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
 from simdp.workload.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d

@@ -5,7 +5,7 @@ import pytest
 from layer_checks import differences, finished
 from pydantic import ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.execution import GraphExecutor
 from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.models.sequential import Sequential

@@ -8,7 +8,7 @@ from for_each import for_each
 from layer_checks import drawn, forward
 from pydantic import ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.layers.base import ShapeError
 from simdp.workload.layers.rotary import RopeParameters, Rotary
 

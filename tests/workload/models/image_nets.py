@@ -9,7 +9,7 @@ import pytest
 from layer_checks import finished
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.base import Pass
 from simdp.workload.models import PRESETS, AnyModel

@@ -4,7 +4,7 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.layers.base import uniform
 from simdp.workload.models import AnyModel
 

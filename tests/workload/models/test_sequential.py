@@ -6,7 +6,7 @@ from for_each import for_each
 from layer_checks import drawn, finished, weights_of
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.execution import GraphExecutor
 from simdp.workload.layers.base import Pass, ShapeError
 from simdp.workload.models import AnyModel

@@ -9,7 +9,7 @@ from for_each import for_each
 from layer_checks import kept_nbytes
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.execution import GraphExecutor, call_dtypes
 from simdp.workload.layers.attention import Attention
 from simdp.workload.layers.base import (

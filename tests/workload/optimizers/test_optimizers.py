@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 import simdp
-from simdp.phrases import problems
 from simdp.scenario import checked
+from simdp.spec import problems
 from simdp.workload.optimizers import OPTIMIZERS, AnyOptimizer, base
 from simdp.workload.optimizers.adam import mu_product, rectification
 from simdp.workload.optimizers.base import launches_over_lists

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.optimizers import OPTIMIZERS, AnyOptimizer, ParamGroup
 from simdp.workload.optimizers.adam import AdamW
 from simdp.workload.optimizers.sgd import SGD

@@ -8,7 +8,7 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.optimizers import OPTIMIZERS, AnyOptimizer
 
 GOLDEN = Path(__file__).parents[2] / "golden"

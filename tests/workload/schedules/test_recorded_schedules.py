@@ -7,7 +7,7 @@ import pytest
 from for_each import for_each
 from pydantic import TypeAdapter, ValidationError
 
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.schedules import AnySchedule
 from simdp.workload.schedules.base import Progress, Seen
 

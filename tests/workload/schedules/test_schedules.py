@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from simdp.errors import choices
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.schedules import SCHEDULES, AnySchedule
 from simdp.workload.schedules.lr_scheduler import OneCycleLR, SequentialLR, StepLR
 

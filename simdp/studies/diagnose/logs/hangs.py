@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from simdp.groups import grouped
+from simdp.arrays import grouped
 from simdp.reports.figures import seconds
 from simdp.results.diagnosis import Cause, Confidence, Finding, TextCause
 from simdp.studies.diagnose.logs.sizes import KnownModels, in_words

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from simdp.errors import ScenarioError
-from simdp.phrases import problems
+from simdp.spec import problems
 from simdp.workload.models import PRESETS, read_model
 
 LEAST = 65_536  # elements below which many tensors have equal sizes

@@ -1,10 +1,12 @@
-"""Keys of earlier versions that users' files may hold: they keep working, with a line of advice."""
+"""Dotted keys of scenarios: old names, which keep working with advice, and short forms."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
 from typing import Any
+
+# Old names ----------------------------------------------------------------------------------------
 
 KEYS = {
     ("recovery", "up"): "rejoin",
@@ -75,3 +77,37 @@ def with_current_keys(value: Any, advises: bool = True, parent: str = "") -> Any
             inner, advises, words[-1] if words else parent
         )
     return found
+
+
+# Short forms --------------------------------------------------------------------------------------
+
+PLAIN_KEYS = ("strategy", "strategy.kind")  # keys whose values need no key in a label
+
+
+def short_key(key: str) -> str:
+    """Shorten a dotted key to a clear end: ``all_reduce``, ``stragglers.0``."""
+    parts = key.removesuffix(".kind").split(".")
+    return ".".join(parts[-2:]) if parts[-1].isdecimal() else parts[-1]
+
+
+MAX_WRITTEN = 16  # entries of a list shown in a label
+
+
+def written(value: Any) -> str:
+    """Format a value in short: ``{kind: fsdp, units: whole}`` is ``fsdp(units=whole)``."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    if isinstance(value, dict):
+        rest = [f"{key}={written(inner)}" for key, inner in value.items() if key != "kind"]
+        return str(value.get("kind", "")) + (f"({', '.join(rest)})" if rest else "")
+    if isinstance(value, list):
+        some = [written(inner) for inner in value[:MAX_WRITTEN]]
+        if len(value) > MAX_WRITTEN:
+            some.append(f"... ({len(value):,})")
+        return "[" + ", ".join(some) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def format_settings(chosen: Mapping[str, Any]) -> str:
+    """Format all settings of a point: ``cluster.world_size=8, strategy=ddp``."""
+    return ", ".join(f"{key}={written(value)}" for key, value in chosen.items())

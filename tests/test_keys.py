@@ -14,7 +14,7 @@ from simdp.cluster.hardware import read_machine
 from simdp.engine.state import State
 from simdp.errors import ScenarioError
 from simdp.job.recovery import Elastic
-from simdp.renamed_keys import KEYS, OldKeyWarning, current_key, with_current_keys
+from simdp.keys import KEYS, OldKeyWarning, current_key, with_current_keys
 from simdp.results.plan import PlanResult
 from simdp.results.result import Study
 
