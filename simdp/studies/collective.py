@@ -28,7 +28,7 @@ from simdp.results.collective import (
     read_nccl_tests,
 )
 from simdp.scenario.defaults import RESIZING, by_nccl, in_place_of_machine, not_by_nccl
-from simdp.scenario.overrides import cluster_file, read_cluster, with_machine
+from simdp.scenario.overrides import Raw, cluster_file, read_cluster, with_machine
 from simdp.scenario.placement import split_ranks, wiring_of
 from simdp.scenario.remarks import without_nvls
 from simdp.scenario.root import Scenario
@@ -77,7 +77,7 @@ def known_collective(name: str) -> str:
     raise ScenarioError(line)
 
 
-def make_algorithm(collective: str, written: Any, base: Path = Path()) -> Algorithm:
+def make_algorithm(collective: str, written: object, base: Path = Path()) -> Algorithm:
     """Make an algorithm from YAML data: ``ring``, or ``{kind: ring, slices: 4}``.
 
     Relative paths start from ``base``. A ScenarioError has every problem.
@@ -103,10 +103,11 @@ def short_name(spec: Spec) -> str:
     return f"{written['kind']}({', '.join(options)})" if options else str(written["kind"])
 
 
-def _write(value: Any, written: Any) -> str:
+def _write(value: object, written: object) -> str:
     if isinstance(value, Spec):
         return short_name(value)
     if isinstance(value, list | tuple):
+        assert isinstance(written, list)
         return "[" + ", ".join(map(_write, value, written)) + "]"
     return str(written).lower() if isinstance(value, bool) else str(written)
 
@@ -331,7 +332,7 @@ def load_cost(path: Path, of_groups: bool = False) -> Cost:
     return cost_of(_raw(path), path, of_groups)
 
 
-def cost_of(raw: Mapping[str, Any], path: Path, of_groups: bool = False) -> Cost:
+def cost_of(raw: Raw, path: Path, of_groups: bool = False) -> Cost:
     """Make the cost of a scenario in plain data, as `load_cost` does; ``path`` leads errors."""
     collectives = raw.get("collectives") or {}
     if not isinstance(collectives, dict):
@@ -351,12 +352,12 @@ def cost_of(raw: Mapping[str, Any], path: Path, of_groups: bool = False) -> Cost
     return (in_place_of_machine(cluster, made, path.parent, RESIZING) or made).cost
 
 
-def _raw(path: Path) -> dict[str, Any]:
+def _raw(path: Path) -> Raw:
     """Read a scenario as plain data, merged with its machine."""
     return with_machine(read_cluster(path, list(Scenario.model_fields)), path.parent)
 
 
-def make_cost(written: Any, base: Path) -> Cost:
+def make_cost(written: object, base: Path) -> Cost:
     """Make a cost from YAML data: ``nccl``, or ``{kind: table, path: all_reduce.log}``.
 
     Relative paths start from ``base``. A ScenarioError has every problem.
@@ -369,7 +370,7 @@ def make_cost(written: Any, base: Path) -> Cost:
         raise ScenarioError([problem.line for problem in problems(error, written)]) from None
 
 
-def _cluster(path: Path, raw: dict[str, Any]) -> Cluster:
+def _cluster(path: Path, raw: Raw) -> Cluster:
     raw = {key: value for key, value in raw.items() if key not in ("stragglers", "failures")}
     try:
         return Cluster.model_validate(raw, context={"base": path.parent})
@@ -457,7 +458,7 @@ def answer(request: Request) -> CollectiveStudy:
     )
 
 
-def _served_by(collective: str, written: Any, cost: Cost) -> Algorithm | Cost:
+def _served_by(collective: str, written: object, cost: Cost) -> Algorithm | Cost:
     """Make an algorithm over the links, or a cost that computes times.
 
     A cost of the scenario's or machine's kind keeps its constants.

@@ -189,8 +189,8 @@ Outcomes = Iterator[tuple[int, Result | Failed]]
 
 def compare(
     path: str | os.PathLike[str],
-    over: Mapping[str, Sequence[Any]],
-    overrides: Mapping[str, Any] | None = None,
+    over: Mapping[str, Sequence[object]],
+    overrides: Mapping[str, object] | None = None,
     *,
     workers: int = 1,
     scheduler: str | None = None,
@@ -248,7 +248,7 @@ def compare(
     return Comparison(__version__, raw, values, compared, notes)
 
 
-def _hidden_by_the_file(raw: Raw, over: Mapping[str, Any]) -> list[str]:
+def _hidden_by_the_file(raw: Raw, over: Mapping[str, object]) -> list[str]:
     """Note the keys of the file that override those of the compared machines."""
     cluster = raw.get("cluster")
     if MACHINE not in over or not isinstance(cluster, dict):
@@ -277,7 +277,7 @@ def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
     return [f"collectives are timed by {ways}; give collectives.cost, for one way."]
 
 
-def _check_grid(over: dict[str, list[Any]]) -> None:
+def _check_grid(over: dict[str, list[object]]) -> None:
     """Raise if there is nothing to compare, or a value is not a strategy."""
     wrong = [
         "--over " + line.removeprefix("sweep.").removeprefix("sweep: ")
@@ -296,7 +296,7 @@ def _check_grid(over: dict[str, list[Any]]) -> None:
         raise ScenarioError(wrong)
 
 
-def _strategy_problems(key: str, value: Any) -> list[str]:
+def _strategy_problems(key: str, value: object) -> list[str]:
     """Problems of a strategy; options are checked only for the key ``strategy``."""
     try:
         STRATEGY.expand(value)

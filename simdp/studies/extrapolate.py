@@ -199,7 +199,7 @@ def _trace_remarks(replayed: Replayed, microbatch: int) -> Iterator[str]:
 
 def recording_of_scenario(
     path: Path,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     *,
     kind: str = "scenario",
     source: str | None = None,
@@ -421,7 +421,7 @@ class Points:
         return planned_points
 
     def _planned(
-        self, raw: Raw, machine: str, gpus: int, strategy: Any, largest: int, problem: str
+        self, raw: Raw, machine: str, gpus: int, strategy: object, largest: int, problem: str
     ) -> PlannedPoint:
         if problem:
             return PlannedPoint(machine, gpus, strategy, None, problem)

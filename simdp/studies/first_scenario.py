@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from simdp.cluster.hardware import catalogue_device, hardware, is_file, read_machine
 from simdp.engine.simulate import memory_needed
@@ -280,7 +279,7 @@ def _cluster(place: TrainingNodes, cluster: Raw) -> Iterator[str]:
                     yield f"  # {line}"
 
 
-def _line(key: str, value: Any, indent: int = 0) -> Iterator[str]:
+def _line(key: str, value: object, indent: int = 0) -> Iterator[str]:
     """A key as YAML lines."""
     if isinstance(value, dict | list):
         text = format_yaml({key: value})

@@ -214,7 +214,7 @@ def _with_best_recompute(trials: Sequence[_Trial]) -> _Trial:
 
 
 def _least_rows(
-    request: FitsRequest, place: TrainingNodes, precision: Any, stacks: Callable[[int], _Stacks]
+    request: FitsRequest, place: TrainingNodes, precision: object, stacks: Callable[[int], _Stacks]
 ) -> Iterator[tuple[FittingRow, _Trial]]:
     """Yield a row per strategy and method, at the least number of devices that it fits on.
 
@@ -292,7 +292,7 @@ def _sample_in_words(scenario: Scenario) -> str:
     return " x ".join(map(str, shape)) or "one value"
 
 
-def _precision_in_words(precision: Any) -> str:
+def _precision_in_words(precision: object) -> str:
     if not isinstance(precision, dict):
         return str(precision)
     return " ".join(str(precision[key]) for key in ("kind", "dtype") if key in precision)
@@ -310,7 +310,7 @@ class _Stacks:
     """
 
     def __init__(
-        self, request: FitsRequest, place: TrainingNodes, precision: Any, gpus: int
+        self, request: FitsRequest, place: TrainingNodes, precision: object, gpus: int
     ) -> None:
         self.asked, self.precision, self.gpus = request, precision, gpus
         wanted = next((group[0] for group in methods(request, precision)), None)
@@ -652,7 +652,7 @@ def _smaller_microbatch(scenario: Scenario) -> MemoryNeed | None:
     return need
 
 
-def _need(scenario: Scenario, words: str, settings: dict[str, Any]) -> MemoryNeed | None:
+def _need(scenario: Scenario, words: str, settings: dict[str, object]) -> MemoryNeed | None:
     """Memory of a scenario with some settings; None where these are invalid."""
     changed = variant(scenario, settings, NUM_STEPS)
     if changed is None:

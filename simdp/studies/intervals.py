@@ -214,7 +214,7 @@ def cost_variants(cost: Cost, known: Sequence[Known]) -> list[tuple[Cost, Cost]]
     return pairs
 
 
-def _with_constant(cost: Cost, raw: dict[str, Any], key: str, value: Any, where: str) -> Cost:
+def _with_constant(cost: Cost, raw: dict[str, object], key: str, value: object, where: str) -> Cost:
     changed = copy.deepcopy(raw)
     set_key(changed, key, value)
     try:
@@ -241,13 +241,14 @@ def spread(time: float, ends: Sequence[tuple[float, float]], rest: float) -> Int
     return Interval(max(time - sqrt(down + square), 0.0), time + sqrt(up + square))
 
 
-def is_between(low: Any, value: Any, high: Any) -> bool:
+def is_between(low: object, value: object, high: object) -> bool:
     """Whether a number lies between two ends, given in either order."""
-    if not all(isinstance(number, int | float) for number in (low, value, high)):
+    numbers = [number for number in (low, value, high) if isinstance(number, int | float)]
+    if len(numbers) < 3:
         return False
-    low, high = min(low, high), max(low, high)
-    slack = ROUNDING * max(abs(low), abs(high))
-    return bool(low - slack <= value <= high + slack)
+    one_end, middle, other_end = numbers
+    slack = ROUNDING * max(abs(one_end), abs(other_end))
+    return bool(min(one_end, other_end) - slack <= middle <= max(one_end, other_end) + slack)
 
 
 Seconds = Callable[[Sequence[Scenario]], Sequence[float]]

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from simdp.arrays import Floats
 from simdp.engine.job.account import PARTS
@@ -114,7 +115,7 @@ def _trained(point: Scenario) -> Result:
     return train_through(point, history_of(point))
 
 
-def _job(point: Scenario, chosen: dict[str, Any], request: JobRequest) -> JobRuns:
+def _job(point: Scenario, chosen: dict[str, object], request: JobRequest) -> JobRuns:
     if point.workload.mode == "inference":
         raise ScenarioError("workload.mode: a job trains, and inference does not; leave mode out.")
     plan = planned(point)
@@ -129,9 +130,8 @@ def _ensemble(plan: JobPlan, point: Scenario, request: JobRequest) -> list[Outco
     blocks = [(first, min(BLOCK, runs - first)) for first in range(0, runs, BLOCK)]
     keep: ResultCache[Block, list[Outcome]] | None = None
     if request.store is not None:
-        keep = ResultCache(
-            request.store, partial(key_of_all, [key_of(point, "job")]), list[Outcome]
-        )
+        key = partial(key_of_all, [key_of(point, "job")])
+        keep = ResultCache(request.store, key, TypeAdapter(list[Outcome]))
     outcomes = list[Outcome]()
     for block in done_in_order(partial(_play, plan), blocks, executor=request.executor, keep=keep):
         outcomes += block
@@ -159,7 +159,7 @@ def _strip(plan: JobPlan) -> list[JobStretch]:
 def _summed(
     point: Scenario,
     plan: JobPlan,
-    chosen: dict[str, Any],
+    chosen: dict[str, object],
     outcomes: Sequence[Outcome],
     until: float | None,
     strip: list[JobStretch],

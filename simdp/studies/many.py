@@ -200,7 +200,7 @@ def stored_result(store: Store, key: str, request: PointRequest, raw: Raw) -> Re
 
 
 def result_of(
-    request: PointRequest, raw: Raw, value: Mapping[str, Any], arrays: Mapping[str, Array] | None
+    request: PointRequest, raw: Raw, value: Raw, arrays: Mapping[str, Array] | None
 ) -> Result:
     """Make a result from plain data; ``raw`` is its resolved scenario.
 

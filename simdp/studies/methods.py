@@ -202,7 +202,7 @@ def known_machine(name: str) -> Machine:
         raise ScenarioError([f"--machine: {line}" for line in error.problems]) from None
 
 
-def known_value(option: str, value: Any) -> Any:
+def known_value(option: str, value: object) -> Any:
     """Validate a model, strategy or precision; return it with the usual spelling of its kind.
 
     A precision has its 16-bit dtype as well; a model keeps its spelling. A
@@ -328,7 +328,7 @@ class Method(NamedTuple):
         return {"strategy": self.strategy, **keys}
 
 
-def methods(request: FitsRequest, precision: Any) -> Iterator[tuple[Method, ...]]:
+def methods(request: FitsRequest, precision: object) -> Iterator[tuple[Method, ...]]:
     """Yield groups of methods to try; within a group only recomputation differs, and increases.
 
     The request restricts methods, strategies and recomputation; all use ``precision``.
@@ -362,7 +362,7 @@ def _strategies_of(request: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]
         yield (STRATEGIES_TRIED.get(kind, kind) if isinstance(kind, str) else kind), more
 
 
-def _adapters(model: Any, in_4_bits: bool) -> Raw | None:
+def _adapters(model: object, in_4_bits: bool) -> Raw | None:
     """The workload keys of adapters and 4-bit layers; None where no layer of the model matches."""
     made = read_model(model)
     if made.timed:

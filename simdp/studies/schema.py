@@ -21,7 +21,7 @@ from inspect import cleandoc
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonRef
 from pydantic_core import CoreSchema, core_schema
 
 from simdp.cluster.hardware import describe_device, describe_link
@@ -151,13 +151,13 @@ class SchemaGenerator(GenerateJsonSchema):
         described.pop("title", None)
         return {**described, "description": about(spec)}
 
-    def get_schema_from_definitions(self, json_ref: Any) -> Schema | None:
+    def get_schema_from_definitions(self, json_ref: JsonRef) -> Schema | None:
         """Return None for definitions that are made elsewhere."""
         if json_ref.removeprefix(WHERE) in self.markers:
             return None
         return super().get_schema_from_definitions(json_ref)
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: object) -> bool:
         """Leave titles out: the keys suffice."""
         return False
 
@@ -167,7 +167,9 @@ class SchemaGenerator(GenerateJsonSchema):
         return {"$ref": WHERE + name}
 
 
-def _marker(schema: Any) -> object:
+def _marker(
+    schema: core_schema.PlainValidatorFunctionSchema | core_schema.BeforeValidatorFunctionSchema,
+) -> object:
     """The object with the method that validates a field."""
     return getattr(schema["function"]["function"], "__self__", None)
 
@@ -333,12 +335,12 @@ def parts(definitions: Definitions) -> Definitions:
     return {name + PART: _copied(name, definitions[name], needy) for name in sorted(needy)}
 
 
-def _requires(value: Any) -> bool:
+def _requires(value: object) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (isinstance(value, dict) and "required" in value) or any(map(_requires, inner))
 
 
-def references(value: Any) -> Iterator[str]:
+def references(value: object) -> Iterator[str]:
     """Names of the definitions that a schema refers to."""
     if isinstance(value, dict):
         if "$ref" in value:
@@ -357,7 +359,7 @@ def _copied(name: str, definition: Schema, needy: Iterable[str]) -> Schema:
     return made
 
 
-def _without(value: Any, needy: Iterable[str]) -> Any:
+def _without(value: object, needy: Iterable[str]) -> Any:
     if isinstance(value, list):
         return [_without(inner, needy) for inner in value]
     if not isinstance(value, dict):

@@ -94,7 +94,7 @@ class Store:
             return {}
 
     def put(
-        self, key: str, value: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
+        self, key: str, value: Mapping[str, object], arrays: Mapping[str, Array] | None = None
     ) -> None:
         """Store a finished point at once: plain data, even infinities and NaN, and arrays.
 
@@ -124,7 +124,7 @@ def key_of(point: Scenario, *more: object) -> str:
     return key_of_plain(point.resolved(), point.base, *more)
 
 
-def key_of_plain(raw: Mapping[str, Any], base: Path, *more: object) -> str:
+def key_of_plain(raw: Mapping[str, object], base: Path, *more: object) -> str:
     """Compute `key_of` from a scenario that is already resolved."""
     import hashlib  # only for studies of many runs
 
@@ -136,7 +136,7 @@ def key_of_plain(raw: Mapping[str, Any], base: Path, *more: object) -> str:
     return hashlib.sha256(of.encode()).hexdigest()[:32]
 
 
-def _print_of_modules(value: Any) -> list[str]:
+def _print_of_modules(value: object) -> list[str]:
     """Fingerprint of every module that a scenario as plain data names."""
     names = {OUTSIDE_MODULES[text] for text in _texts(value) if text in OUTSIDE_MODULES}
     return [_print_of_module(sys.modules[name]) for name in sorted(names)]
@@ -150,7 +150,7 @@ def _print_of_module(module: ModuleType) -> str:
     return " ".join(map(fingerprint, sources(module.__name__, Path(str(module.__file__)))))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -232,12 +232,12 @@ def done_in_order(
 class ResultCache(Generic[T, R]):
     """Stores results of one type, dataclasses or named tuples.
 
-    ``key`` hashes an item by all inputs of its result.
+    ``key`` hashes an item by all inputs of its result; ``adapter`` reads what is stored.
     """
 
-    def __init__(self, store: Store, key: Callable[[T], str], kind: Any) -> None:
+    def __init__(self, store: Store, key: Callable[[T], str], adapter: TypeAdapter[R]) -> None:
         self.store, self.key = store, key
-        self._adapter: TypeAdapter[R] = TypeAdapter(kind)
+        self._adapter = adapter
 
     def stored(self, items: Sequence[T]) -> dict[int, R | Failed]:
         """Read the stored results, by item number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from simdp.arrays import grouped
 from simdp.engine.clocks.clock import Fabric
@@ -13,6 +13,7 @@ from simdp.engine.clocks.vector import FINE_RANKS
 from simdp.engine.compute.call_times import compute_parts
 from simdp.engine.outcome import peak_flops
 from simdp.engine.simulate import simulate, trace_of_run
+from simdp.engine.state import State
 from simdp.errors import ScenarioError
 from simdp.keys import format_settings
 from simdp.results.comparison import best_of
@@ -41,6 +42,14 @@ MAX_INTERVALS = 64
 vectorised clock have an interval, which takes a fraction of their time."""
 
 
+class _RunPart(TypedDict, total=False):
+    """Arguments of `simulate` for a part of a run."""
+
+    stop_after: int | None
+    resume: State | None
+    keep_state: bool
+
+
 def sweep(
     scenario: Scenario | str | os.PathLike[str],
     *,
@@ -49,7 +58,7 @@ def sweep(
     fabric: Fabric = "auto",
     progress: Progress | None = None,
     store: Store | None = None,
-    **part: Any,
+    **part: Unpack[_RunPart],
 ) -> Study:
     """Simulate every point of a scenario's sweep; one point if it has none.
 
@@ -158,9 +167,7 @@ def _why_all_failed(points: Sequence[FailedPoint], failures: Sequence[Failed]) -
     )
 
 
-def _alone(
-    scenario: Scenario, fabric: Fabric, progress: Progress | None, part: dict[str, Any]
-) -> Result:
+def _alone(scenario: Scenario, fabric: Fabric, progress: Progress | None, part: _RunPart) -> Result:
     step = None
     if progress is not None:
         total = scenario.workload.num_steps(scenario.cluster.world_size, scenario.base)

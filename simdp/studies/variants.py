@@ -20,7 +20,7 @@ from simdp.errors import ScenarioError, UnitError
 from simdp.keys import written
 from simdp.results.collective import MAX_NBYTES
 from simdp.scenario.loading import unsuited
-from simdp.scenario.overrides import set_key
+from simdp.scenario.overrides import Raw, set_key
 from simdp.scenario.root import Scenario, following
 from simdp.spec import Spec, problems
 from simdp.strategies import STRATEGIES
@@ -32,7 +32,7 @@ S = TypeVar("S", bound=Spec)
 
 
 def with_values(
-    scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any], where: str = ""
+    scenario: Scenario, raw: Raw, values: Mapping[str, object], where: str = ""
 ) -> Scenario:
     """Set keys of a valid scenario, ``raw`` as resolved, to values as in YAML.
 
@@ -52,9 +52,7 @@ COST = "collectives.cost"
 """A part that is validated separately: no other key of its section depends on it."""
 
 
-def _changed_sections(
-    scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]
-) -> dict[str, Any]:
+def _changed_sections(scenario: Scenario, raw: Raw, values: Mapping[str, object]) -> dict[str, Any]:
     """Validate the sections that hold the changed keys."""
     inside = [key for key in values if key.startswith(f"{COST}.") and key != f"{COST}.kind"]
     made = _changed_cost(scenario, raw, {key: values[key] for key in inside}) if inside else {}
@@ -85,9 +83,7 @@ def _changed_sections(
     return made
 
 
-def _changed_cost(
-    scenario: Scenario, raw: Mapping[str, Any], values: Mapping[str, Any]
-) -> dict[str, Any]:
+def _changed_cost(scenario: Scenario, raw: Raw, values: Mapping[str, object]) -> dict[str, Any]:
     """Validate a changed cost, and put it into the section of collectives."""
     part = {"collectives": {"cost": copy.deepcopy(raw["collectives"]["cost"])}}
     for key, value in values.items():
@@ -106,7 +102,7 @@ def _nccl_cost(kind: type[Cost], written: str) -> Cost:
     return _cost(kind, json.loads(written), Path())
 
 
-def _cost(kind: type[Cost], written: Any, base: Path) -> Cost:
+def _cost(kind: type[Cost], written: object, base: Path) -> Cost:
     try:
         made: Cost = kind.model_validate(written, context={"base": base})
     except ValidationError as error:
@@ -118,7 +114,7 @@ def _cost(kind: type[Cost], written: Any, base: Path) -> Cost:
     return made.settled(base)
 
 
-def value_at(here: Any, key: str) -> Any:
+def value_at(here: object, key: str) -> Any:
     """Find the value at a dotted key of a scenario or plain data; None if there is none.
 
     A mapping with equal values, as the hops of all protocols, counts as that value.
@@ -132,7 +128,7 @@ def value_at(here: Any, key: str) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else here
 
 
-def _inside(value: Any) -> Mapping[str, Any]:
+def _inside(value: object) -> Mapping[str, Any]:
     """Keys of a mapping or of a spec; anything else has none."""
     if isinstance(value, Spec):
         return dict(value)
@@ -157,7 +153,7 @@ def with_numbers(spec: S, values: Mapping[str, float]) -> S:
     return spec_with_numbers
 
 
-def _numbers(old: Any, values: Mapping[str, float]) -> Any:
+def _numbers(old: object, values: Mapping[str, float]) -> Any:
     if isinstance(old, list | tuple):
         made = [
             _numbers(member, below) if (below := _below(values, str(index))) else member
@@ -180,7 +176,7 @@ def _below(values: Mapping[str, float], part: str) -> dict[str, float]:
     }
 
 
-def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
+def timed_only(scenario: Scenario, **cluster: object) -> Scenario:
     """The same run, timing only, with changes to the cluster."""
     changed: dict[str, Any] = {"numerics": False}
     if cluster:
@@ -188,7 +184,7 @@ def timed_only(scenario: Scenario, **cluster: Any) -> Scenario:
     return scenario.model_copy(update=changed)
 
 
-def variant(scenario: Scenario, settings: Mapping[str, Any], steps: int) -> Scenario | None:
+def variant(scenario: Scenario, settings: Mapping[str, object], steps: int) -> Scenario | None:
     """Shorten one point and change some settings, timing only; None where these are invalid.
 
     The sweep, measurements and injections are left out.
@@ -209,9 +205,7 @@ def shortened(scenario: Scenario, steps: int) -> Scenario | None:
         return None
 
 
-def with_settings(
-    short: Scenario, raw: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Scenario | None:
+def with_settings(short: Scenario, raw: Raw, settings: Mapping[str, object]) -> Scenario | None:
     """Change settings of a shortened scenario, ``raw`` as resolved; None where they are invalid.
 
     Only the sections that change are validated.
@@ -311,7 +305,7 @@ def _nodes_of(straggler: Straggler, cluster: Cluster) -> list[int]:
     return [node for node in nodes if node < cluster.num_nodes]
 
 
-def _without(stragglers: list[dict[str, Any]], node: int, per_node: int) -> list[dict[str, Any]]:
+def _without(stragglers: list[Raw], node: int, per_node: int) -> list[Raw]:
     """Stragglers without those of a node; ranks and nodes behind it move up."""
     kept = []
     for straggler in stragglers:
@@ -326,7 +320,7 @@ def _without(stragglers: list[dict[str, Any]], node: int, per_node: int) -> list
     return kept
 
 
-def _moved_up(straggler: dict[str, Any], node: int, per_node: int) -> dict[str, Any]:
+def _moved_up(straggler: Raw, node: int, per_node: int) -> Raw:
     def moved(rank: int) -> int:
         return rank - per_node * (rank // per_node > node)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from simdp.errors import ScenarioError
 from simdp.files import key_lines
@@ -27,7 +26,7 @@ __all__ = ["audit_scenario"]
 
 def audit_scenario(
     path: str | os.PathLike[str],
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     *,
     ranks: Sequence[int] | None = None,
     exact: bool = False,

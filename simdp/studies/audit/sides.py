@@ -94,7 +94,7 @@ def unit(scenario: Scenario) -> float:
     return max(units.get(name) or float(np.finfo(numpy_dtype(name)).eps) for name in dtypes if name)
 
 
-def _names(value: Any) -> list[str]:
+def _names(value: object) -> list[str]:
     """List the 16-bit dtypes in options."""
     if isinstance(value, Mapping):
         return [name for inner in value.values() for name in _names(inner)]

@@ -105,10 +105,10 @@ def changed(raw: Raw, changes: Sequence[Changes], base: Path) -> Scenario:
     return checked(made, base)
 
 
-def _options(strategy: Any) -> set[str] | None:
+def _options(strategy: object) -> set[str] | None:
     """Options of a strategy as plain data; None without one."""
     kind = strategy["kind"] if isinstance(strategy, dict) else strategy
-    return None if kind is None else set(strategy_class(kind).model_fields)
+    return None if kind is None else set(strategy_class(str(kind)).model_fields)
 
 
 def _give_float64(cluster: Raw) -> None:
@@ -158,7 +158,7 @@ def _of_model(scenario: Scenario) -> Iterator[Suspect]:
             yield Suspect("dropout_streams", keys[0], text, dict.fromkeys(keys, 0.0))
 
 
-def _probabilities(value: Any, place: str) -> Iterator[str]:
+def _probabilities(value: object, place: str) -> Iterator[str]:
     """Yield the dotted keys of dropout's probabilities above 0."""
     if isinstance(value, dict):
         is_layer = value.get("kind") == "dropout"

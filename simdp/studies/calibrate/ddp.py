@@ -139,7 +139,7 @@ def _machine(scenario: Scenario) -> dict[str, Any]:
     return spec
 
 
-def _by_name(value: Any) -> Any:
+def _by_name(value: object) -> Any:
     """Replace parts of the catalogue by their names, where all figures are equal."""
     if isinstance(value, list):
         return [_by_name(inner) for inner in value]

@@ -115,7 +115,7 @@ class Fit:
                 keys.append(constant.key)
         return keys
 
-    def listed(self, write: Callable[[Constant, float], Any]) -> tuple[FittedConstant, ...]:
+    def listed(self, write: Callable[[Constant, float], object]) -> tuple[FittedConstant, ...]:
         """The constants with values and intervals as ``write`` gives them."""
         opened, listed = self.undetermined(), []
         for index, constant in enumerate(self.constants):

@@ -54,7 +54,7 @@ def calibrate_nccl_tests(
     link: str | None = None,
     inter_link: str | None = None,
     links_per_node: int = 1,
-    cost: Mapping[str, Any] | None = None,
+    cost: Mapping[str, object] | None = None,
     only: Sequence[str] = (),
     target: float = BUCKET,
     wanted: Path | None = None,
@@ -131,7 +131,7 @@ def _predictor(
     return lambda values: candidates.seconds({**base, **dict(zip(keys, values, strict=True))})
 
 
-def _template(cost: Mapping[str, Any]) -> NcclCost:
+def _template(cost: Mapping[str, object]) -> NcclCost:
     if not isinstance(cost, Mapping):
         raise ScenarioError(
             f"cost: {cost!r} is not a mapping; write for example {{algorithms: [ring, nvls]}}."

@@ -8,7 +8,7 @@ from itertools import combinations
 from math import exp
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -188,7 +188,7 @@ class _Study:
         ]
         self.largest = 1
 
-    def scenario(self, chosen: dict[str, Any]) -> Scenario:
+    def scenario(self, chosen: dict[str, object]) -> Scenario:
         """Make it, with keys set."""
         try:
             raw = as_written(self.file, {**chosen, "cluster.machine": str(self.machine)})
@@ -226,7 +226,7 @@ class _Study:
             columns.append((both[0] - both[1]) / (2 * STEP))
         return np.stack(columns, axis=1)
 
-    def _with(self, point: Scenario, raw: dict[str, Any], change: float, index: int) -> Scenario:
+    def _with(self, point: Scenario, raw: dict[str, object], change: float, index: int) -> Scenario:
         """A point with the fitted constants, of which one is changed."""
         values = self.found.values.copy()
         values[index] *= exp(change)

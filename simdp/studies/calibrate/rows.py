@@ -243,12 +243,12 @@ def recompute_value(cell: str) -> str:
     return "blocks" if plain in ("yes", "true", "1", "on", "full") else plain
 
 
-def kind_of(strategy: Any) -> str:
+def kind_of(strategy: object) -> str:
     """Kind of a strategy as in YAML."""
     return str(strategy.get("kind", "")) if isinstance(strategy, dict) else str(strategy)
 
 
-def _is_alone(strategy: Any) -> bool:
+def _is_alone(strategy: object) -> bool:
     """Whether a strategy trains on one device only."""
     return strategy_class(kind_of(strategy)).max_ranks == 1
 
@@ -678,7 +678,7 @@ class _GroupedRows:
         raw["measured"] = self._measured(rows, steps, tokens, strategy, is_whole)
         return raw, "rows of one GPU" if steps else DATA_SHEET
 
-    def _usual_optimizer(self, value: Any) -> tuple[Any, int]:
+    def _usual_optimizer(self, value: object) -> tuple[Any, int]:
         """The usual optimizer of a model as in YAML, and the tokens of a sample."""
         try:
             model = read_model(value, self.path.parent)
@@ -696,7 +696,7 @@ class _GroupedRows:
         rows: Sequence[MeasuredRow],
         steps: Mapping[int, float],
         tokens: int,
-        strategy: Any,
+        strategy: object,
         is_whole: bool,
     ) -> Raw:
         """The key ``measured`` of a group; rows of equal size become their mean."""
@@ -798,7 +798,7 @@ def _of_one_gpu(rows: Sequence[MeasuredRow], tokens: int) -> dict[int, float]:
     return {size: fmean(times) for size, times in times_of.items()}
 
 
-def _is_offloaded(strategy: Any) -> bool:
+def _is_offloaded(strategy: object) -> bool:
     """Whether a strategy offloads, which one GPU does as well."""
     return isinstance(strategy, dict) and any(key.startswith("offload") for key in strategy)
 

@@ -123,7 +123,7 @@ class Watched:
     def __init__(self, step: MeasuredStep) -> None:
         self.step, self.stopwatch = step, Stopwatch(step.scenario)
 
-    def with_values(self, values: Mapping[str, Any]) -> Scenario:
+    def with_values(self, values: Mapping[str, object]) -> Scenario:
         """Its scenario with other values at some keys, as in YAML."""
         return with_values(self.step.scenario, self.step.raw, values)
 
@@ -249,7 +249,7 @@ def _constant(text: str, points: Sequence[MeasuredStep]) -> Constant:
     return Constant(key, dimension, start, start / REACH, start * REACH, 1.5)
 
 
-def read(where: str, text: Any) -> tuple[float, str | None]:
+def read(where: str, text: object) -> tuple[float, str | None]:
     """Read a value and its dimension; None for a plain number."""
     for dimension in DIMENSIONS:
         try:
@@ -257,7 +257,7 @@ def read(where: str, text: Any) -> tuple[float, str | None]:
         except UnitError:
             continue
     try:
-        return float(text), None
+        return float(str(text)), None
     except (TypeError, ValueError):
         raise ScenarioError(
             f"--fit {where}: {text!r} is neither a quantity nor a number."

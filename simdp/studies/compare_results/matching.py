@@ -89,14 +89,14 @@ def _is_brought(place: Place) -> bool:
     return place[:2] == ("collectives", "cost")
 
 
-def _only(value: Any, parts: set[str | int]) -> Any:
+def _only(value: object, parts: set[str | int]) -> Any:
     """The kind of a mapping, and its differing keys."""
     if not isinstance(value, dict):
         return value
     return {key: inner for key, inner in value.items() if key == "kind" or key in parts}
 
 
-def _walk(a: Any, b: Any, place: Place) -> Iterator[Leaf]:
+def _walk(a: object, b: object, place: Place) -> Iterator[Leaf]:
     if a == b:
         return
     if isinstance(a, dict) and isinstance(b, dict) and _are_alike(a, b, place):
@@ -124,7 +124,7 @@ def with_a(raw: Raw, changed: Differing) -> Raw:
     return _with(raw, [(leaf.place, leaf.a) for leaf in changed.leaves])
 
 
-def _with(raw: Raw, values: list[tuple[Place, Any]]) -> Raw:
+def _with(raw: Raw, values: list[tuple[Place, object]]) -> Raw:
     made = copy.deepcopy(raw)
     for place, value in values:
         here: Any = made
@@ -325,12 +325,12 @@ def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, 
     )
 
 
-def _same(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Pairs:
+def _same(first: Sequence[dict[str, object]], second: Sequence[dict[str, object]]) -> Pairs:
     there = {_key(values): number for number, values in reversed(list(enumerate(second)))}
     return [(n, there[_key(v)]) for n, v in enumerate(first) if _key(v) in there]
 
 
-def _key(values: dict[str, Any]) -> str:
+def _key(values: dict[str, object]) -> str:
     return json.dumps(values, sort_keys=True, default=str)
 
 

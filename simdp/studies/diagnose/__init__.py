@@ -43,7 +43,7 @@ def diagnose(
     *,
     machine: str | None = None,
     remedies: bool = True,
-    model: Any = None,
+    model: object = None,
 ) -> Diagnosis:
     """Diagnose a job from what its ranks recorded, and from its logs.
 
@@ -79,9 +79,12 @@ def diagnose(
     return _of_files([Path(cast("str", trace)) for trace in traces], machine, remedies, model)
 
 
-def _of_files(paths: Sequence[Path], machine: str | None, remedies: bool, model: Any) -> Diagnosis:
+def _of_files(
+    paths: Sequence[Path], machine: str | None, remedies: bool, model: object
+) -> Diagnosis:
     files = sort_files(paths)
-    models = {str(path): {"kind": "transformers", "path": str(path)} for path in files.configs}
+    models: dict[str, object] = {}
+    models |= {str(path): {"kind": "transformers", "path": str(path)} for path in files.configs}
     if model is not None:
         models = {model if isinstance(model, str) else "--model": model}
     problems = []

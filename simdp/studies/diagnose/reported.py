@@ -7,12 +7,13 @@ simulated on the job as it was reported: with links slowed until they expose as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simdp.cluster.hardware import device_option, machines_with
+from simdp.cluster.hardware import Link, device_option, machines_with
 from simdp.engine.compute.call_times import CallTimes, compute_parts
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.outcome import peak_flops
@@ -22,7 +23,7 @@ from simdp.errors import ScenarioError, UnitError
 from simdp.reports.answers import step_shares
 from simdp.reports.figures import nbytes, percent, seconds
 from simdp.results.collective import bus_bandwidth_factor
-from simdp.results.diagnosis import Diagnosis, Finding, Remedy
+from simdp.results.diagnosis import Cause, Diagnosis, Finding, Remedy
 from simdp.results.result import Result
 from simdp.scenario.overrides import with_machine
 from simdp.scenario.placement import wiring_of
@@ -44,6 +45,7 @@ from simdp.studies.intervals import (
 from simdp.studies.methods import (
     FitsRequest,
     Method,
+    Raw,
     TrainingNodes,
     checked_here,
     known_value,
@@ -111,12 +113,34 @@ class ReportedJob(NamedTuple):
         return self.nodes.machine
 
 
-def reported_job(options: Mapping[str, Any]) -> ReportedJob:
+class _Options(NamedTuple):
+    """Options of the command line; None where one was not given."""
+
+    step: str | None = None
+    comm: str | None = None
+    gpus: int | None = None
+    device: str | None = None
+    machine: str | None = None
+    node_size: int | None = None
+    model: object = None
+    parameters: str | None = None
+    strategy: object = None
+    precision: object = None
+    microbatch: int | None = None
+    grad_accum: int | None = None
+    sequence_length: int | None = None
+
+    def has(self, option: str) -> bool:
+        """Whether an option was given."""
+        return getattr(self, option.replace("-", "_")) is not None
+
+
+def reported_job(options: Raw) -> ReportedJob:
     """Read and check what was given on the command line.
 
     Parameters
     ----------
-    options : mapping of str to object
+    options : dict of str to object
         Values by option without its dashes: ``step``, ``comm`` (``"40%"`` or a time), ``gpus``,
         ``device``, ``machine``, ``model``, ``parameters``, ``strategy``, ``microbatch``,
         ``grad-accum`` and ``precision``; None where an option was not given.
@@ -126,87 +150,84 @@ def reported_job(options: Mapping[str, Any]) -> ReportedJob:
     ScenarioError
         With every problem, one line each, led by the option.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    examples = {"step": "320ms", "comm": "40%", "gpus": "8"}
+    given = _Options(**{name.replace("-", "_"): value for name, value in options.items()})
     problems = list[str]()
-    smaller = _smaller(given, problems)
-    if smaller is not None:  # what it adds to communication follows from the two
-        given.setdefault("comm", "0%")
-    missing = [name for name in examples if name not in given]
-    if missing:
+    given, smaller = _smaller(given, problems)
+    if given.step is None or given.comm is None or given.gpus is None:
+        examples = {"step": "320ms", "comm": "40%", "gpus": "8"}
+        missing = [name for name in examples if not given.has(name)]
         names = ", ".join(f"--{name}" for name in missing)
         example = " ".join(f"--{name} {examples[name]}" for name in missing)
         raise ScenarioError(f"{names}: missing for a diagnosis without a trace; add {example}.")
     problems += _contradictions(given)
-    step = _time("step", given["step"], problems)
-    comm = _communication(given["comm"], step, problems)
-    parameters = _count(given["parameters"], problems) if "parameters" in given else None
+    step = _time("step", given.step, problems)
+    comm = _communication(given.comm, step, problems)
+    parameters = None if given.parameters is None else _count(given.parameters, problems)
     for name in ("model", "strategy", "precision"):
-        if name in given:
-            _checked(problems, lambda name=name: known_value(f"--{name}", given[name]))
+        if (value := getattr(given, name)) is not None:
+            _checked(problems, partial(known_value, f"--{name}", value))
     nodes = _nodes(given, problems)
     if nodes is not None:
-        for gpus in (given["gpus"], *(smaller or ())[1:]):
-            _checked(problems, lambda gpus=gpus: nodes.check_size(gpus))
-    if not problems and given["gpus"] == 1 and comm:
+        for gpus in (given.gpus, *(smaller or ())[1:]):
+            _checked(problems, partial(nodes.check_size, int(gpus)))
+    if not problems and given.gpus == 1 and comm:
         problems.append("--gpus 1: one GPU has no communication; give --comm 0%, or more GPUs.")
     if problems or nodes is None:
         raise ScenarioError(list(dict.fromkeys(problems)))
     return ReportedJob(
         step,
         comm,
-        given["gpus"],
+        given.gpus,
         nodes,
-        given.get("model"),
+        given.model,
         parameters,
-        given.get("strategy", "ddp"),
-        given.get("precision"),
-        given.get("microbatch"),
-        given.get("grad-accum", 1),
-        given.get("sequence-length"),
+        "ddp" if given.strategy is None else given.strategy,
+        given.precision,
+        given.microbatch,
+        1 if given.grad_accum is None else given.grad_accum,
+        given.sequence_length,
         smaller,
     )
 
 
-def _contradictions(given: Mapping[str, Any]) -> Iterator[str]:
-    if "model" in given and "parameters" in given:
+def _contradictions(given: _Options) -> Iterator[str]:
+    if given.has("model") and given.has("parameters"):
         yield "--model, --parameters: both given; a model has its parameters, leave one out."
-    if "model" not in given:
+    if not given.has("model"):
         for name in ("microbatch", "sequence-length"):
-            if name in given:
+            if given.has(name):
                 yield f"--{name}: needs a model whose samples these are; add --model."
         for name in ("strategy", "precision", "grad-accum"):
-            if name in given and "parameters" not in given:
+            if given.has(name) and not given.has("parameters"):
                 yield f"--{name}: needs a model or its size; add --model or --parameters."
 
 
-def _smaller(given: dict[str, Any], problems: list[str]) -> tuple[float, int] | None:
+def _smaller(given: _Options, problems: list[str]) -> tuple[_Options, tuple[float, int] | None]:
     """Read ``--step 320ms@8,510ms@16``: the last becomes step and GPUs, the first is returned."""
-    if "@" not in given.get("step", ""):
-        return None
-    parts = [part.partition("@") for part in given["step"].split(",")]
+    if given.step is None or "@" not in given.step:
+        return given, None
+    parts = [part.partition("@") for part in given.step.split(",")]
     wrong = len(parts) != 2 or not all(gpus.strip().isdecimal() for _, _, gpus in parts)
     times = sorted(
         (int(gpus), _time("step", time, problems)) for time, _, gpus in parts if not wrong
     )
-    if wrong or times[0][0] == times[-1][0] or "gpus" in given:
+    if wrong or times[0][0] == times[-1][0] or given.has("gpus"):
         problems.append(
-            f"--step {given['step']}: is not TIME@GPUS,TIME@GPUS, two sizes without --gpus; "
+            f"--step {given.step}: is not TIME@GPUS,TIME@GPUS, two sizes without --gpus; "
             "write for example 320ms@8,510ms@16."
         )
-    elif "model" not in given and "parameters" not in given:
+    elif not given.has("model") and not given.has("parameters"):
         problems.append("--step: of two sizes needs a model or its size; add --model.")
-    elif "comm" in given:
-        problems.append(
-            f"--comm {given['comm']}: follows from two step times; give one of the two."
-        )
+    elif given.comm is not None:
+        problems.append(f"--comm {given.comm}: follows from two step times; give one of the two.")
     if problems:
         raise ScenarioError(problems)
-    given["step"], given["gpus"] = f"{times[-1][1]} s", times[-1][0]
-    return times[0][1], times[0][0]
+    (few, short), (gpus, step) = times
+    # What the larger size adds to communication follows from the two.
+    return given._replace(step=f"{step} s", gpus=gpus, comm="0%"), (short, few)
 
 
-def _checked(problems: list[str], check: Any) -> None:
+def _checked(problems: list[str], check: Callable[[], object]) -> None:
     try:
         check()
     except ScenarioError as error:
@@ -261,11 +282,11 @@ def _count(text: str, problems: list[str]) -> int | None:
     return int(count)
 
 
-def _nodes(given: Mapping[str, Any], problems: list[str]) -> TrainingNodes | None:
+def _nodes(given: _Options, problems: list[str]) -> TrainingNodes | None:
     """The nodes of the machine that was given, or those to assume for the device."""
-    device, machine = given.get("device"), given.get("machine")
+    device, machine = given.device, given.machine
     try:
-        nodes = place_of(machine, None if machine else device, given.get("node-size"))
+        nodes = place_of(machine, None if machine else device, given.node_size)
         device = device_option(device)
     except ScenarioError as error:
         problems += error.problems
@@ -474,7 +495,7 @@ class _Job:
             return with_data(raw, job.microbatch)[1], job.microbatch
         return self._nearest(raw)
 
-    def _nearest(self, raw: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    def _nearest(self, raw: dict[str, object]) -> tuple[dict[str, Any], int]:
         """The micro-batch with kernels that take nearest to the reported compute."""
         compute = self.job.compute / self.job.grad_accum
         scenario = with_data(raw, 1)[0]
@@ -590,7 +611,7 @@ class _Job:
         )
 
     def _finding(
-        self, cause: Any, time: float, text: str, remedies: tuple[Remedy, ...] = ()
+        self, cause: Cause, time: float, text: str, remedies: tuple[Remedy, ...] = ()
     ) -> Finding:
         return Finding(cause, time / self.job.step, text, (), time, remedies)
 
@@ -754,7 +775,7 @@ def _whole(scenario: Scenario) -> Result:
     return result
 
 
-def _taking(scenario: Scenario, measured: Mapping[str, Any]) -> Scenario:
+def _taking(scenario: Scenario, measured: Mapping[str, object]) -> Scenario:
     """The same with another measured compute."""
     compute = type(scenario.workload.compute).model_validate(measured)
     workload = scenario.workload.model_copy(update={"compute": compute})
@@ -765,15 +786,17 @@ def _slowed(scenario: Scenario, factor: float) -> Scenario:
     """The same with links of a part of their bandwidth: those that collectives wait for."""
     cluster = scenario.cluster
 
-    def slower(links: Any) -> Any:
-        if isinstance(links, list):
-            return [slower(link) for link in links]
-        return links.model_copy(update={"bandwidth": links.bandwidth / factor})
+    def slower(links: Link | list[Link] | None) -> Link | list[Link] | None:
+        if links is None or isinstance(links, list):
+            return None if links is None else [one_slower(link) for link in links]
+        return one_slower(links)
+
+    def one_slower(link: Link) -> Link:
+        return link.model_copy(update={"bandwidth": link.bandwidth / factor})
 
     between = cluster.inter_node if cluster.num_nodes > 1 else None
-    if between is None:
-        update = {"link": slower(cluster.link)}
-    else:
+    update: Raw = {"link": slower(cluster.link)}
+    if between is not None:
         update = {"inter_node": between.model_copy(update={"link": slower(between.link)})}
     return scenario.model_copy(update={"cluster": cluster.model_copy(update=update)})
 

@@ -13,12 +13,15 @@ from concurrent.futures import CancelledError
 from functools import partial
 from itertools import chain, count, islice
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simdp.engine import threads
 from simdp.errors import ScenarioError, SimdpError
 from simdp.studies.executor.base import CompletedItem, Failed, PointExecutor, R, T, attempt
 from simdp.version import __version__
+
+if TYPE_CHECKING:
+    from distributed import Future
 
 PATIENCE = 4.0  # timeout for a scheduler to answer, and to have a worker [s]
 AHEAD = 4  # items that are queued per thread of a worker
@@ -88,7 +91,7 @@ class DaskExecutor(PointExecutor):
             if numbers and self._client.status == "running":
                 self._client.cancel(list(numbers))
 
-    def _finished(self, futures: list[Any]) -> Iterable[Any]:
+    def _finished(self, futures: list[Future]) -> Iterable[Any]:
         """Wait for finished futures; fail where the scheduler has no workers for long."""
         from distributed import wait
 
@@ -104,7 +107,7 @@ class DaskExecutor(PointExecutor):
                 return [future for future in futures if future.status != "pending"]
         raise self._gone("has lost its workers")
 
-    def _outcome(self, future: Any) -> CompletedItem[Any] | Failed | None:
+    def _outcome(self, future: Future) -> CompletedItem[Any] | Failed | None:
         """Result of an item; None where it was lost with its worker."""
         if future.status == "error":
             return Failed.of(_translated(future.exception()))
@@ -159,7 +162,7 @@ def _connected(address: str) -> Any:
     return client
 
 
-def _translated(error: Any) -> Exception:
+def _translated(error: object) -> Exception:
     """Translate the error of a worker that could not run the item."""
     if isinstance(error, ModuleNotFoundError):
         return SimdpError(f"a worker has no {error.name}; install simdp on every one.")

@@ -20,7 +20,7 @@ from simdp.errors import ScenarioError, joined
 from simdp.job.targets import SamplesNeeded
 from simdp.results.plan import GOALS, Option, PlanResult
 from simdp.scenario import checked
-from simdp.scenario.overrides import as_written, set_key
+from simdp.scenario.overrides import Raw, as_written, set_key
 from simdp.scenario.root import Scenario
 from simdp.scenario.shipped import find
 from simdp.strategies import STRATEGIES
@@ -65,7 +65,7 @@ Progress = Callable[[str], None]
 def plan(
     path: str | os.PathLike[str],
     request: PlanRequest | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     *,
     executor: PointExecutor | None = None,
     store: Store | None = None,
@@ -119,7 +119,7 @@ def plan(
         )
 
 
-def _timing_only(raw: dict[str, Any], request: PlanRequest) -> dict[str, Any]:
+def _timing_only(raw: Raw, request: PlanRequest) -> Raw:
     """The scenario for a plan: timing only, few steps, no sweep or measurements."""
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
     workload = raw.get("workload")
@@ -133,9 +133,7 @@ def _timing_only(raw: dict[str, Any], request: PlanRequest) -> dict[str, Any]:
     return raw
 
 
-def _with_first_choices(
-    raw: dict[str, Any], choices: Mapping[str, Sequence[Any]]
-) -> dict[str, Any]:
+def _with_first_choices(raw: Raw, choices: Mapping[str, Sequence[object]]) -> Raw:
     """The scenario, with the first choices of keys that it lacks."""
     changed: dict[str, Any] = {**raw, "workload": dict(raw.get("workload") or {})}
     for key, values in choices.items():
@@ -150,7 +148,7 @@ def _with_first_choices(
 
 
 def _choices(
-    scenario: Scenario, raw: dict[str, Any], request: PlanRequest
+    scenario: Scenario, raw: Raw, request: PlanRequest
 ) -> tuple[dict[str, list[Any]], int | None]:
     """The choices, and the samples of a step that every point keeps."""
     choices = {key: list(values) for key, values in request.choices.items()}
@@ -274,7 +272,7 @@ def _need_of(scenario: Scenario) -> NeedOf:
     return need_of
 
 
-def _file_settings(raw: Mapping[str, Any], scenario: Scenario) -> LearningSettings:
+def _file_settings(raw: Mapping[str, object], scenario: Scenario) -> LearningSettings:
     """Learning settings of the file's scenario; with DDP where it names no strategy."""
     batch = int(scenario.workload.samples_per_step(scenario.cluster.world_size))
     if "strategy" not in raw:
@@ -334,7 +332,7 @@ def _why_none(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]
 def ready(
     path: str | os.PathLike[str],
     plan_result: PlanResult,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     folder: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Write the scenario of each option of a plan.

@@ -185,7 +185,7 @@ ACTIVITIES = "forward", "backward", "tail"
 SEEN_STEPS = 64  # most steps that are checked for stragglers; longer runs have no bound of compute
 
 
-def named(settings: dict[str, Any]) -> str:
+def named(settings: dict[str, object]) -> str:
     """Hash settings."""
     return repr(sorted(settings.items(), key=lambda item: item[0]))
 
@@ -800,7 +800,7 @@ class Bounds:
         batch: dict[str, Any] = {MICRO: 1, ACCUM: 1}
         return batch | ({BATCH: None} if "global_batch" in self.space.raw["workload"] else {})
 
-    def _built(self, settings: dict[str, Any]) -> Scenario:
+    def _built(self, settings: dict[str, object]) -> Scenario:
         return build(self.space.raw_of(settings), self.space.base)
 
     def _compute_alone(self) -> None:

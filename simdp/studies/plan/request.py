@@ -204,7 +204,7 @@ class Space:
         self,
         raw: Raw,
         base: Path,
-        choices: Mapping[str, Sequence[Any]],
+        choices: Mapping[str, Sequence[object]],
         global_batch: int | None,
     ) -> None:
         self.raw, self.base = raw, base
@@ -220,7 +220,7 @@ class Space:
         for number, values in enumerate(itertools.product(*self.choices.values())):
             yield self.point(number, dict(zip(self.choices, values, strict=True)))
 
-    def point(self, number: int, chosen: Mapping[str, Any]) -> PlanPoint | Infeasible:
+    def point(self, number: int, chosen: Raw) -> PlanPoint | Infeasible:
         """Make one point, or why it is infeasible."""
         settings = dict(chosen)
         try:
@@ -247,17 +247,14 @@ class Space:
             settings[BATCH] = None
         return PlanPoint(number, settings, size, micro, batch // (micro * size))
 
-    def _cut(
-        self, number: int, settings: dict[str, Any], size: int, batch: int, accum: Any
-    ) -> PlanPoint:
+    def _cut(self, number: int, settings: Raw, size: int, batch: int, accum: object) -> PlanPoint:
         """Make a point with the micro-batch that follows from the global batch."""
         settings[BATCH] = batch
-        even = isinstance(accum, int) and batch % (size * accum) == 0
-        return PlanPoint(
-            number, settings, size, batch // (size * accum) if even else 0, accum if even else 1
-        )
+        if not isinstance(accum, int) or batch % (size * accum):
+            return PlanPoint(number, settings, size, 0, 1)
+        return PlanPoint(number, settings, size, batch // (size * accum), accum)
 
-    def _world_size(self, settings: dict[str, Any]) -> int | Infeasible:
+    def _world_size(self, settings: Raw) -> int | Infeasible:
         """Ranks of a point; removes `NODES` from its settings."""
         nodes = settings.pop(NODES, None)
         if nodes is None:
@@ -278,7 +275,7 @@ class Space:
             return Infeasible(reason, "cluster.inter_node")
         return int(nodes * held)
 
-    def raw_of(self, settings: Mapping[str, Any]) -> Raw:
+    def raw_of(self, settings: Mapping[str, object]) -> Raw:
         """A scenario with settings, as plain data, merged with its machine."""
         swept = {key: [value] for key, value in settings.items()}
         ((_, raw),) = grid({**self.raw, "sweep": swept}, self.base)
@@ -287,11 +284,11 @@ class Space:
                 del raw["workload"][key]
         return raw
 
-    def scenario(self, settings: Mapping[str, Any]) -> Scenario:
+    def scenario(self, settings: Mapping[str, object]) -> Scenario:
         """Make a scenario with settings; a ScenarioError if it is invalid."""
         return checked(self.raw_of(settings), self.base)
 
-    def steady(self, settings: Mapping[str, Any]) -> Scenario:
+    def steady(self, settings: Mapping[str, object]) -> Scenario:
         """Make a scenario with the steady steps of a long job; a ScenarioError if it is invalid.
 
         It starts after the warm-up of its strategy, and has whole periods of it.
@@ -307,12 +304,12 @@ class Space:
         return scenario.model_copy(update=changed) if changed else scenario
 
 
-def network_part(settings: Mapping[str, Any]) -> dict[str, Any]:
+def network_part(settings: Mapping[str, object]) -> dict[str, Any]:
     """Settings of cluster and collectives."""
     return {key: value for key, value in settings.items() if key.split(".")[0] in NETWORK}
 
 
-def recipe_part(settings: Mapping[str, Any]) -> dict[str, Any]:
+def recipe_part(settings: Mapping[str, object]) -> dict[str, Any]:
     """Settings of each rank's work, without the batch."""
     batch = (MICRO, ACCUM, BATCH)
     return {
@@ -419,7 +416,7 @@ def doubled(key: str, text: str) -> list[Any]:
         raise ScenarioError([f"--choose {key}={text}: {line}" for line in lines]) from None
 
 
-def checked_choices(choices: Mapping[str, Sequence[Any]]) -> None:
+def checked_choices(choices: Mapping[str, Sequence[object]]) -> None:
     """Check the keys and values of choices; a ScenarioError has every problem."""
     known, lines = [*Scenario.model_fields, NODES], []
     for key, values in choices.items():

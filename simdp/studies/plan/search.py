@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,9 @@ from simdp.studies.plan.request import (
     luck_of,
 )
 from simdp.studies.store import Store
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
 
 NUM_BEST = 5  # the best, and its alternatives
 
@@ -340,7 +343,7 @@ def sampled(
     return Sampled(points, cache.impossible, Bounds(space, points, need_of, cache.bounds))
 
 
-def _study(space: Space, seed: int) -> Any:
+def _study(space: Space, seed: int) -> Study:
     """Optuna's study of a space."""
     try:
         import optuna
@@ -354,7 +357,7 @@ def _study(space: Space, seed: int) -> Any:
     return optuna.create_study(directions=["minimize"] * (len(WAYS) + 1), sampler=sampler)
 
 
-def _chosen(trial: Any, space: Space) -> tuple[int, dict[str, Any]]:
+def _chosen(trial: Trial, space: Space) -> tuple[int, dict[str, Any]]:
     """A point's number in the grid, and its settings."""
     number, chosen = 0, dict[str, Any]()
     for key, values in space.choices.items():
@@ -383,7 +386,7 @@ class _BoundsCache:
         self.impossible: dict[Infeasible, int] = {}
         self.bounds: Bounds | None = None
 
-    def values(self, trials: Sequence[tuple[int, dict[str, Any]]]) -> list[_TrialValue | None]:
+    def values(self, trials: Sequence[tuple[int, dict[str, object]]]) -> list[_TrialValue | None]:
         """Values of points; None for impossible ones."""
         fresh = list[PlanPoint]()
         for number, chosen in trials:
@@ -418,7 +421,7 @@ class _BoundsCache:
             self.seen[point.number] = _TrialValue(ways, over)
 
 
-def _report_trial(study: Any, trial: Any, value: _TrialValue | None) -> None:
+def _report_trial(study: Study, trial: Trial, value: _TrialValue | None) -> None:
     """Report a trial's value to the study."""
     from optuna.trial import TrialState
 

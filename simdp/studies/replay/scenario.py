@@ -100,7 +100,7 @@ class Replayed:
                 bandwidths["cluster.link.bandwidth"] = cluster.link.bandwidth
             return bandwidths
 
-    def simulate(self, changes: dict[str, Any] | None = None) -> Result:
+    def simulate(self, changes: dict[str, object] | None = None) -> Result:
         """Play the scenario, with dotted keys set as by ``--set``.
 
         Raises
@@ -113,7 +113,7 @@ class Replayed:
             return times_alone(timed) or simulate(timed)
 
     @contextmanager
-    def _checked(self, changes: dict[str, Any] | None) -> Iterator[Scenario]:
+    def _checked(self, changes: dict[str, object] | None) -> Iterator[Scenario]:
         """The scenario with changes, and its profile in a temporary folder."""
         with TemporaryDirectory() as folder:
             (Path(folder) / self.profile_name).write_text(self.profile)

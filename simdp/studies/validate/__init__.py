@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from simdp.collectives import Algorithm
 from simdp.engine import threads
 from simdp.engine.collective import Bench
@@ -197,11 +199,8 @@ def validate(
     if intervals != "all":
         jobs = [job.with_intervals(intervals) for job in jobs]
     workers = workers or worthwhile(len(jobs), sum(job.num_runs for job in jobs))
-    keep = (
-        None
-        if store is None
-        else ResultCache[ValidationGroup, Comparisons](store, key_of_job, Comparisons)
-    )
+    adapter = TypeAdapter[Comparisons](Comparisons)
+    keep = None if store is None else ResultCache(store, key_of_job, adapter)
     with executor_for(workers, scheduler) as executor:
         results = done_in_order(compare, jobs, executor=executor, keep=keep)
         return _gathered(loaded, jobs, results, progress)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from simdp.arrays import Bools, Floats, grouped
 from simdp.cluster.hardware import read_machine
 from simdp.collectives.costs.nccl import NcclCost
+from simdp.engine.recorded_script import Stopwatch
 from simdp.errors import ScenarioError
 from simdp.results.validation import (
     CollectiveComparison,
@@ -25,7 +27,15 @@ from simdp.results.validation import (
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 from simdp.studies.calibrate.fit import NOISE, Constant
-from simdp.studies.calibrate.steps import REACH, MeasuredStep, Watched, fit_watched, predictor, read
+from simdp.studies.calibrate.steps import (
+    REACH,
+    Change,
+    MeasuredStep,
+    Watched,
+    fit_watched,
+    predictor,
+    read,
+)
 from simdp.studies.executor import executor_for
 from simdp.studies.intervals import (
     BY_DATA_SHEET,
@@ -263,7 +273,7 @@ def _grid(constant: Constant) -> Floats:
     return np.geomspace(constant.low, constant.high, GRID + 2)[1:-1]
 
 
-def _affected(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Bools:
+def _affected(points: Sequence[Watched], constants: Sequence[Constant], take: Change) -> Bools:
     """Whether each constant affects each point, `(num_points, num_constants)`."""
     affected = np.zeros((len(points), len(constants)), dtype=bool)
     if not points or not constants:
@@ -283,7 +293,7 @@ def _varied(values: Floats, index: int, column: Floats) -> Floats:
     return sets
 
 
-def _start(points: Sequence[Watched], constants: Sequence[Constant], take: Any) -> Floats:
+def _start(points: Sequence[Watched], constants: Sequence[Constant], take: Change) -> Floats:
     """Coordinate search on a grid for a start of the fit, in the order of the constants."""
     predict = predictor(points, constants, take)
     target = np.log([point.step.seconds for point in points])
@@ -401,7 +411,8 @@ def leave_out(
     done, total = 0, len(items)
     runs = sum(job.num_runs for job in jobs)
     workers = workers or worthwhile(len(jobs), runs)
-    keep = None if store is None else ResultCache[FoldJob, Rows](store, _keys(items), Rows)
+    adapter = TypeAdapter[Rows](Rows)
+    keep = None if store is None else ResultCache(store, _keys(items), adapter)
     with executor_for(workers, scheduler) as executor:
         results = done_in_order(predict, [jobs[i] for i in heaviest], executor=executor, keep=keep)
         failed = dict[int, list[NotCompared]]()
@@ -558,7 +569,7 @@ class _FoldFit:
         return _named(item, replace(comparison, role=role)), place
 
     def _predicted(
-        self, comparison: StepComparison, intake: PointConstants, watch: Any
+        self, comparison: StepComparison, intake: PointConstants, watch: Stopwatch
     ) -> StepComparison:
         steps = self.steps
         assert steps is not None
@@ -656,7 +667,10 @@ def _known(item: Item) -> list[Known]:
     return known if own is None else [Known(OWN, own), *known]
 
 
-def _named(item: Item, row: Any) -> Any:
+Row = TypeVar("Row", StepComparison, CollectiveComparison)
+
+
+def _named(item: Item, row: Row) -> Row:
     named = item.measured.cluster
     return row if named is None else replace(row, cluster=named)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from simdp.results.diagnosis import Diagnosis, Finding, SourceRow
 from simdp.studies.diagnose.logs.hangs import hang_findings
@@ -27,7 +26,7 @@ ROOTS = (
 
 
 def log_findings(
-    logs: Sequence[JobLog], models: Mapping[str, Any] | None = None, machine: str | None = None
+    logs: Sequence[JobLog], models: Mapping[str, object] | None = None, machine: str | None = None
 ) -> list[Finding]:
     """Find causes in texts of one job, the surest first.
 
@@ -72,7 +71,7 @@ def _order(finding: Finding) -> tuple[int, bool]:
 
 
 def diagnose_logs(
-    logs: Sequence[JobLog], models: Mapping[str, Any] | None = None, machine: str | None = None
+    logs: Sequence[JobLog], models: Mapping[str, object] | None = None, machine: str | None = None
 ) -> Diagnosis:
     """Diagnose texts of one job; parameters and errors as of `log_findings`."""
     verdict = log_findings(logs, models, machine)

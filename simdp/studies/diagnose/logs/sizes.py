@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -64,7 +64,7 @@ class KnownModels:
         If one is invalid.
     """
 
-    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, given: Mapping[str, object] | None = None) -> None:
         self.tensors = {name: made_tensors(name, raw) for name, raw in (given or {}).items()}
         self.is_given = bool(self.tensors)
         if not self.tensors:
@@ -97,7 +97,7 @@ def preset_tensors() -> dict[str, tuple[Tensor, ...]]:
     return {name: made_tensors(name, name) for name in PRESETS}
 
 
-def made_tensors(name: str, raw: Any) -> tuple[Tensor, ...]:
+def made_tensors(name: str, raw: object) -> tuple[Tensor, ...]:
     """Parameters of a model as in YAML, in order of registration."""
     try:
         model = read_model(raw)
