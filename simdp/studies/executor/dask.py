@@ -13,15 +13,12 @@ from concurrent.futures import CancelledError
 from functools import partial
 from itertools import chain, count, islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from simdp.engine import threads
 from simdp.errors import ScenarioError, SimdpError
 from simdp.studies.executor.base import CompletedItem, Failed, PointExecutor, R, T, attempt
 from simdp.version import __version__
-
-if TYPE_CHECKING:
-    from distributed import Future
 
 PATIENCE = 4.0  # timeout for a scheduler to answer, and to have a worker [s]
 AHEAD = 4  # items that are queued per thread of a worker
@@ -35,6 +32,17 @@ LOGS = ("distributed", "distributed.client", "distributed.core")
 INSTALL = "--scheduler: needs distributed; pip install 'simdp[cluster]'."
 
 ALONE = Lock()  # held by a worker while an item runs
+
+
+class _Future(Protocol):
+    """An item's result to come, of Dask."""
+
+    @property
+    def status(self) -> str: ...
+
+    def exception(self) -> BaseException: ...
+
+    def result(self, timeout: float) -> Any: ...
 
 
 class DaskExecutor(PointExecutor):
@@ -91,7 +99,7 @@ class DaskExecutor(PointExecutor):
             if numbers and self._client.status == "running":
                 self._client.cancel(list(numbers))
 
-    def _finished(self, futures: list[Future]) -> Iterable[Any]:
+    def _finished(self, futures: list[_Future]) -> Iterable[Any]:
         """Wait for finished futures; fail where the scheduler has no workers for long."""
         from distributed import wait
 
@@ -107,7 +115,7 @@ class DaskExecutor(PointExecutor):
                 return [future for future in futures if future.status != "pending"]
         raise self._gone("has lost its workers")
 
-    def _outcome(self, future: Future) -> CompletedItem[Any] | Failed | None:
+    def _outcome(self, future: _Future) -> CompletedItem[Any] | Failed | None:
         """Result of an item; None where it was lost with its worker."""
         if future.status == "error":
             return Failed.of(_translated(future.exception()))

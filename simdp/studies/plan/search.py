@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -49,9 +49,6 @@ from simdp.studies.plan.request import (
     luck_of,
 )
 from simdp.studies.store import Store
-
-if TYPE_CHECKING:
-    from optuna import Study, Trial
 
 NUM_BEST = 5  # the best, and its alternatives
 
@@ -343,7 +340,25 @@ def sampled(
     return Sampled(points, cache.impossible, Bounds(space, points, need_of, cache.bounds))
 
 
-def _study(space: Space, seed: int) -> Study:
+class _Trial(Protocol):
+    """One point that Optuna asks for."""
+
+    def suggest_int(self, name: str, low: int, high: int) -> int: ...
+
+    def set_constraint(self, key: str, constraint: float) -> None: ...
+
+
+class _OptunaStudy(Protocol):
+    """Optuna's study of a space."""
+
+    def ask(self) -> _Trial: ...
+
+    def tell(
+        self, trial: _Trial, values: Sequence[float] | None = None, *, state: object = None
+    ) -> object: ...
+
+
+def _study(space: Space, seed: int) -> _OptunaStudy:
     """Optuna's study of a space."""
     try:
         import optuna
@@ -354,10 +369,12 @@ def _study(space: Space, seed: int) -> Study:
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.NSGAIISampler(population_size=GENERATION, seed=seed)
-    return optuna.create_study(directions=["minimize"] * (len(WAYS) + 1), sampler=sampler)
+    directions = ["minimize"] * (len(WAYS) + 1)
+    study: _OptunaStudy = optuna.create_study(directions=directions, sampler=sampler)
+    return study
 
 
-def _chosen(trial: Trial, space: Space) -> tuple[int, dict[str, Any]]:
+def _chosen(trial: _Trial, space: Space) -> tuple[int, dict[str, Any]]:
     """A point's number in the grid, and its settings."""
     number, chosen = 0, dict[str, Any]()
     for key, values in space.choices.items():
@@ -421,7 +438,7 @@ class _BoundsCache:
             self.seen[point.number] = _TrialValue(ways, over)
 
 
-def _report_trial(study: Study, trial: Trial, value: _TrialValue | None) -> None:
+def _report_trial(study: _OptunaStudy, trial: _Trial, value: _TrialValue | None) -> None:
     """Report a trial's value to the study."""
     from optuna.trial import TrialState
 
