@@ -39,12 +39,16 @@ class Launcher:
     """
 
     def __init__(
-        self, collectives: Collectives, planner: Planner, groups: Sequence[ProcessGroups] = ()
+        self,
+        collectives: Collectives,
+        planner: Planner,
+        groups: Sequence[ProcessGroups] = (),
+        shows_transfers: bool = True,
     ) -> None:
         self.collectives, self.planner = collectives, planner
         self._planners: dict[Group, Planner] = {None: planner}
         self._streams: dict[Group, int] = {None: 0}
-        self.num_calls, self.shows_transfers = 0, True
+        self.num_calls, self._shows_transfers = 0, shows_transfers
         cluster = planner.cluster
         self._wirings: dict[tuple[Group, NetworkRoutes], Wiring] = {}
         for several in groups:
@@ -162,7 +166,7 @@ class Launcher:
 
     def _records(self, plan: Plan) -> bool:
         """Whether each transfer of a collective gets a span of its own; counts them."""
-        if not self.shows_transfers:
+        if not self._shows_transfers:
             return False
         transfers = plan.num_transfers
         record = transfers <= MAX_TRANSFERS_PER_CALL and _longest_chain(plan) <= MAX_CHAIN

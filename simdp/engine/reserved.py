@@ -212,9 +212,8 @@ def reserved_memory(scenario: Scenario) -> ReservedMemory:
     allocator = CachingAllocator(cluster.allocator.grows, capacity)
     has_streams = isinstance(run.program.partition, RowPartition)
     run.memory.ledger = _AllocationLedger(allocator, has_streams)
-    run.memory.observed_steps = STEPS
     _keep_sizes(run.memory.footprint)
-    run.follow_memory()
+    run.follow_memory(num_steps=STEPS)
     return ReservedMemory(float(allocator.most_allocated), float(allocator.most_reserved))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from simdp.engine.compute.profile_times import Times, times_of
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.interpreters.costs import Costs, WorkPiece
 from simdp.engine.interpreters.footprints import Amount
-from simdp.engine.interpreters.memory import MemoryInterpreter
+from simdp.engine.interpreters.memory import OBSERVED_STEPS, MemoryInterpreter
 from simdp.engine.interpreters.numbers import Numbers
 from simdp.engine.interpreters.records import Forecast, Past, RecordsInterpreter, Shapes
 from simdp.engine.launcher import Launcher
@@ -30,7 +31,7 @@ from simdp.results.trace import SETUP
 from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.facts import Facts
-from simdp.steps.program import flat
+from simdp.steps.program import Program, flat
 from simdp.workload.sampling import START, Participants, Start, StepBatches
 
 
@@ -117,6 +118,42 @@ class NominalTimes:
         return found
 
 
+@dataclass(frozen=True)
+class RunMode:
+    """Parts of a run that are computed besides its times.
+
+    Attributes
+    ----------
+    follows_memory : bool
+        Whether memory is followed in the first steps.
+    shows_memory : bool
+        Whether changes of memory go to the clock for timestamps.
+    is_quick : bool
+        Whether to compute timing only: work comes in pieces, and transfers have no spans.
+    """
+
+    follows_memory: bool = True
+    shows_memory: bool = True
+    is_quick: bool = False
+
+
+def program_of(
+    scenario: Scenario, planner: Planner, times: Times, samples: BatchSamples, segment: Segment
+) -> Program:
+    """Create the program of a segment; a strategy may order gradients by nominal times."""
+    program, participants = scenario.program, segment.participants
+    if segment.start != START or participants is not None:
+        program = scenario.program_with(None, segment.start, participants)
+    if not program.facts.foreseen:
+        return program
+    launcher = Launcher(scenario.collectives, planner, program.groups)
+    nominal = NominalTimes(times, samples, program.facts, launcher)
+    return scenario.program_with(nominal, segment.start, participants)
+
+
+EVERYTHING = RunMode()
+
+
 class Run:
     """Runs a scenario's ranks: applies each operation to numbers, memory and time.
 
@@ -128,10 +165,6 @@ class Run:
         Operations of the setup and of each step; starts collectives.
     numbers, memory, costs
         Interpreters: weights, gradients and losses; allocations; work for the clock.
-    shows_memory : bool
-        Whether memory events go to the clock for timestamps.
-    is_quick : bool
-        Whether to compute timing only: work comes in pieces, and memory is not followed.
     dropped : ndarray, shape `(world_size,)`, int64
         Number of samples of each rank that did not count.
     """
@@ -143,8 +176,9 @@ class Run:
         planner: Planner,
         times: Times | None = None,
         segment: Segment = WHOLE,
+        mode: RunMode = EVERYTHING,
     ) -> None:
-        self.scenario, self.slowdown = scenario, slowdown
+        self.scenario, self.slowdown, self._mode = scenario, slowdown, mode
         self._segment, self._dealt = segment, segment.start
         workload, cluster = scenario.workload, scenario.cluster
         self._num_samples = workload.num_samples(scenario.base)
@@ -154,15 +188,10 @@ class Run:
         self._shapes = Shapes(
             scenario, self.samples, len(self.times.names) > len(workload.graph.calls)
         )
-        self.program = scenario.program
-        who = segment.participants
-        if segment.start != START or who is not None:
-            self.program = scenario.program_with(None, segment.start, who)
-        self.launcher = Launcher(scenario.collectives, planner, self.program.groups)
-        if self.program.facts.foreseen:
-            facts = self.program.facts
-            nominal = NominalTimes(self.times, self.samples, facts, self.launcher)
-            self.program = scenario.program_with(nominal, segment.start, who)
+        self.program = program_of(scenario, planner, self.times, self.samples, segment)
+        self.launcher = Launcher(
+            scenario.collectives, planner, self.program.groups, shows_transfers=not mode.is_quick
+        )
         self.memory = MemoryInterpreter(scenario, self.program, self._shapes)
         self.costs = Costs(
             scenario,
@@ -175,7 +204,6 @@ class Run:
             self.memory.footprint,
             self._shapes,
         )
-        self.shows_memory, self.is_quick = True, False
         self._step = SETUP
         self._backups: Backups | None = None
         if num_late := scenario.strategy.num_late:
@@ -215,7 +243,7 @@ class Run:
         for step, step_batches in enumerate(batches, segment.first):
             if step == segment.stop_after:
                 break
-            play = self.quick_step if self.is_quick else self.step
+            play = self.quick_step if self._mode.is_quick else self.step
             yield from play(step, step_batches)
             self._count(step_batches)
             if progress is not None:
@@ -318,7 +346,9 @@ class Run:
                 yield from self._read(inner)
             return
         stepping = self.numbers.read(op)
-        if not self.memory.is_observed:  # skips two generators per operation in long runs
+        if not (
+            self._mode.follows_memory and self.memory.is_observed
+        ):  # skips two generators per operation in long runs
             yield from self._left(self.costs.read(op, stepping))
             return
         yield from self._held(self.memory.before(op))
@@ -326,17 +356,20 @@ class Run:
         yield from self._held(self.memory.after(op))
 
     def _held(self, taken: Iterable[tuple[str, Amount]]) -> Iterator[ClockOp]:
-        for part, nbytes in taken:
-            if self.shows_memory:
+        for part, nbytes in taken if self._mode.follows_memory else ():
+            if self._mode.shows_memory:
                 yield MemoryChange(self._step, part, nbytes)
 
     def follow_memory(
-        self, watch: Callable[[ops.Op], None] | None = None, is_steady: bool = False
+        self,
+        watch: Callable[[ops.Op], None] | None = None,
+        is_steady: bool = False,
+        num_steps: int = OBSERVED_STEPS,
     ) -> None:
-        """Follow memory only, through the setup and the observed steps.
+        """Follow memory only, through the setup and some steps.
 
         ``watch`` is called with every operation before its memory is followed. ``is_steady``:
-        follow only the last observed step, with optimizer state allocated before it.
+        follow only the last of the steps, with optimizer state allocated before it.
         """
         memory, program = self.memory, self.program
         for _ in memory.model():
@@ -350,12 +383,10 @@ class Run:
         has_indices = self.samples.has_indices
         base = self.scenario.base
         batches = workload.batches(self.world_size, seed, base, has_indices=has_indices)
-        for step, step_batches in enumerate(batches):
+        for step, step_batches in enumerate(islice(batches, num_steps)):
             self._shapes.begin(step_batches)
             memory.begin(step, step_batches)
-            if not memory.is_observed:
-                break
-            if not is_steady or step == memory.observed_steps - 1:
+            if not is_steady or step == num_steps - 1:
                 self._follow(program.plan(step, step_batches), watch)
 
     def _follow(

@@ -17,7 +17,8 @@ from simdp.collectives import plans as ledger
 from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FABRICS, Clock, Fabric, OtherJob, clock_for
 from simdp.engine.clocks.vector import FINE_RANKS
-from simdp.engine.compute.profile_times import Times
+from simdp.engine.compute.profile_times import Times, times_of
+from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.interpreters.costs import Rehearsals
 from simdp.engine.interpreters.footprints import fits_host
 from simdp.engine.interpreters.memory import OBSERVED_STEPS, MemoryLedger
@@ -40,7 +41,8 @@ from simdp.engine.outcome import (
 )
 from simdp.engine.rebalancing import rebalanced
 from simdp.engine.replicas import identical, state_dicts
-from simdp.engine.run import Run, RunOutput
+from simdp.engine.run import Run, RunMode, RunOutput, program_of
+from simdp.engine.samples import BatchSamples
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment, State, segment_of
 from simdp.errors import unknown_name
@@ -48,7 +50,7 @@ from simdp.results import metrics
 from simdp.results.memory import LaunchedKernels, summed
 from simdp.results.metrics import noise_scale
 from simdp.results.result import Result
-from simdp.results.trace import SETUP, Trace, TraceBuilder, TraceToCome
+from simdp.results.trace import Trace, TraceBuilder, TraceToCome
 from simdp.scenario.loading import of as scenario_of
 from simdp.scenario.placement import deal_nodes, vertices, with_neighbours
 from simdp.scenario.remarks import remarks
@@ -140,8 +142,9 @@ def _launched_plans(
     found: dict[int, dict[Plan, None]] = {0: {}}
     if program.scatters or program.facts.foreseen:
         timed = scenario.model_copy(update={"numerics": False})
-        run = Run(timed, Slowdown(scenario.cluster, scenario.seed), planner, segment=segment)
-        run.memory.observed_steps = SETUP  # memory launches nothing
+        slowdown = Slowdown(scenario.cluster, scenario.seed)
+        mode = RunMode(follows_memory=False)  # memory launches nothing
+        run = Run(timed, slowdown, planner, segment=segment, mode=mode)
         for op in run.script():
             if isinstance(op, Launch):
                 found.setdefault(op.stream, {})[op.plan] = None
@@ -308,13 +311,13 @@ def _timed(
         return None
     clock, planner = quick
     common, traffic = common_to(scenario), Traffic()
-    run = Run(scenario, clock.slowdown, planner, common.times)
-    common.times, run.costs.rehearsals, run.is_quick = run.times, common.rehearsals, True
+    mode = RunMode(follows_memory=False, is_quick=True)
+    run = Run(scenario, clock.slowdown, planner, common.times, mode=mode)
+    common.times, run.costs.rehearsals = run.times, common.rehearsals
     if follows_memory:
         if common.ledger is None:
             common.ledger = _followed(run)
         run.memory.ledger = common.ledger
-    run.memory.observed_steps, run.launcher.shows_transfers = SETUP, False
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
     return RunOutput(run, clock, traffic)
@@ -381,16 +384,21 @@ def play(
         network, jobs = neighbours_of(scenario)
     planner = Planner(scenario.cluster, network, seed=scenario.seed)
     planner.network.first_step = segment.first
-    run = Run(scenario, slowdown, planner, times, segment)
     plans = None
     if segment.participants is not None:  # other ranks may launch other plans
-        plans = plans_of(scenario, planner, run.program, segment)
+        times = times or times_of(
+            scenario.workload, scenario.strategy, roofline_of(scenario.cluster)
+        )
+        program = program_of(scenario, planner, times, BatchSamples(scenario), segment)
+        plans = plans_of(scenario, planner, program, segment)
     clock = _clock(scenario, planner, slowdown, trace, fabric, jobs, plans)
-    run.shows_memory = clock.fabric == "event" or run.world_size <= FINE_RANKS
-    if listen is not None:
-        run.memory.observed_steps = SETUP
-        run.is_quick = clock.fabric == "vector" and not scenario.strategy.in_one_process
-        run.launcher.shows_transfers = not run.is_quick
+    is_vector = clock.fabric == "vector"
+    mode = RunMode(
+        follows_memory=listen is None,
+        shows_memory=clock.fabric == "event" or slowdown.world_size <= FINE_RANKS,
+        is_quick=listen is not None and is_vector and not scenario.strategy.in_one_process,
+    )
+    run = Run(scenario, slowdown, planner, times, segment, mode)
     script = traffic.watch(run.script(progress))
     clock.play(script if listen is None else listen(script))
     return RunOutput(run, clock, traffic)

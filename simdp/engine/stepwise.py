@@ -18,10 +18,10 @@ from simdp.engine.interpreters.numbers import Numbers
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.rebalancing import rebalanced
 from simdp.engine.replicas import Replicas, identical, whole_weights
-from simdp.engine.run import Run
+from simdp.engine.run import Run, RunMode
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.trainer import Trainer
-from simdp.results.trace import SETUP, TraceBuilder
+from simdp.results.trace import TraceBuilder
 from simdp.scenario.root import Scenario
 from simdp.workload.precision import rounded
 from simdp.workload.sampling import Participants, StepBatches
@@ -111,8 +111,9 @@ def steps_of(
     """
     scenario = rebalanced(scenario)
     cluster = scenario.cluster
-    run = Run(scenario, Slowdown(cluster, scenario.seed), Planner(cluster, seed=scenario.seed))
-    run.memory.observed_steps, run.shows_memory = SETUP, False
+    planner = Planner(cluster, seed=scenario.seed)
+    mode = RunMode(follows_memory=False)
+    run = Run(scenario, Slowdown(cluster, scenario.seed), planner, mode=mode)
     numbers = run.numbers
     assert isinstance(numbers, Numbers), "a scenario with numerics has numbers"
     replicas = numbers.replicas

@@ -8,7 +8,7 @@ Rehearsed steps do not depend on the network, so that runs that differ only in i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -179,21 +179,28 @@ def piece(works: list[ComputeWork]) -> WorkPiece:
     )
 
 
-@cache
-def _is_rehearsed(kind: type) -> bool:
-    """Whether operations cost at most work, the same in every step."""
-    if not issubclass(kind, Op):
-        raise OperationError(f"{__name__}.rehearse", kind)
-    concerns = kind.concerns
-    is_work = bool(concerns & Concern.WORK)
-    return is_work or not (kind is Unless or concerns & (Concern.TIME | Concern.FAULTS))
+class _WorkAlone(dict[type[Op], bool]):
+    """Whether operations of a class cost at most work, the same in every step."""
+
+    def __missing__(self, kind: type[Op]) -> bool:
+        if not issubclass(kind, Op):
+            raise OperationError(f"{__name__}.rehearse", kind)
+        is_work, anew = (
+            kind.concerns & Concern.WORK,
+            kind.concerns & (Concern.TIME | Concern.FAULTS),
+        )
+        self[kind] = bool(is_work) or not (anew or kind is Unless)
+        return self[kind]
+
+
+_WORK_ALONE = _WorkAlone()
 
 
 def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehearsed:
     """Join the work of a plan into pieces, at its cost without any slowdown."""
     pieces, works = list[WorkPiece | Op](), list[ComputeWork]()
     for op in plan:
-        if _is_rehearsed(type(op)):
+        if _WORK_ALONE[type(op)]:
             works += cost(op)
             continue
         if works:

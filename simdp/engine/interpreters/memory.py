@@ -278,7 +278,7 @@ OBSERVED_STEPS = 2
 
 
 class MemoryInterpreter:
-    """Memory of every rank, operation by operation, in the first ``observed_steps``."""
+    """Memory of every rank, operation by operation, in the first `OBSERVED_STEPS`."""
 
     _before = Handlers[Callable[[Any, Any], Taken]](Concern.BEFORE)
     _after = Handlers[Callable[[Any, Any], Taken]](Concern.AFTER)
@@ -291,7 +291,6 @@ class MemoryInterpreter:
         self._units = UnitMemory(program.facts, program.partition, self.footprint)
         self._one_process = scenario.strategy.in_one_process
         self._is_root = np.arange(self._world_size) == 0
-        self.observed_steps = OBSERVED_STEPS
         self._step = SETUP
         self._batches = StepBatches([], np.zeros((0, self._world_size), dtype=np.int64))
         self._has_gradient: set[str] = set()
@@ -309,7 +308,7 @@ class MemoryInterpreter:
     @property
     def is_observed(self) -> bool:
         """Whether memory is followed in the current step."""
-        return self._step < self.observed_steps
+        return self._step < OBSERVED_STEPS
 
     def before(self, op: ops.Op) -> Taken:
         """Changes of memory as an operation begins."""
