@@ -1,6 +1,7 @@
 """A comparison, made up, that several files of tests start from."""
 
 from simdp.results.comparison import ComparedPoint, Comparison
+from simdp.results.metrics import Metrics
 
 MEMORY = 40e9
 
@@ -20,7 +21,7 @@ def ran(strategy, parts=(0.06, 0.01, 0.02, 0.01, 0.0), kept=10e9, **more):
     usual = {"world_size": 8, "weights_difference": 0.0, "same_weights": True}
     return ComparedPoint(
         {"strategy": strategy},
-        metrics=metrics,
+        metrics=Metrics(**metrics),
         device_bytes=kept,
         capacity_bytes=MEMORY,
         **{**usual, **more},

@@ -67,7 +67,7 @@ def replay(
         gradients=None if gradients is None else size_of(gradients),
         name=out.stem,
     )
-    replayed = float(found.simulate().metrics["step_time_s"])
+    replayed = float(found.simulate().metrics.step_time_s)
     command = " ".join(["python -m simdp replay", *(path.name for path in traces)])
     with whole_files(out.parent) as add:
         add(out.name, lambda stream: put(stream, found.text(command)))

@@ -230,7 +230,7 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
     too_large = [
         (number, point)
         for number, point in enumerate(study.in_order())
-        if isinstance(point, Result) and point.metrics["fits_memory"] is False
+        if isinstance(point, Result) and point.metrics.fits_memory is False
     ]
     if too_large:
         points = scenario.points()

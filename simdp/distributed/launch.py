@@ -32,6 +32,7 @@ from simdp.engine.programs.records import Polls
 from simdp.engine.programs.runtime import Activity, Ended, Runtime
 from simdp.errors import ProgramError, ScenarioError, SimdpError, unknown_name
 from simdp.files import read_text
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result, Study
 from simdp.results.trace import ACTIVITIES, COMM_LANE, FIRST_STREAM_LANE, Trace, part
 from simdp.scenario.defaults import usual_times
@@ -493,7 +494,7 @@ class ProgramResult:
             trace = _on_one_lane(trace)
         cluster = self.where.cluster.model_dump(mode="json")
         shown = {"name": self.name, "program": self.name, "seed": self.seed, "cluster": cluster}
-        result = Result(shown, {}, {"simulated_s": self.simulated_s}, trace)
+        result = Result(shown, {}, Metrics(simulated_s=self.simulated_s), trace)
         return Study(__version__, shown, [result])
 
 

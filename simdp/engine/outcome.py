@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from simdp.engine.state import WHOLE, Segment
 from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.results import metrics
 from simdp.results.memory import CollectiveTraffic, KernelSequence, LaunchedKernels, kernels_of
-from simdp.results.metrics import BUSY, REST, WAITING, Rates, energy_range, lasting, step_bill
+from simdp.results.metrics import Metrics, Rates, energy_range, lasting, step_bill
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 from simdp.steps import ops
@@ -55,7 +55,14 @@ Chowdhery et al., PaLM, JMLR 24 (2023), appendix B.
 """
 
 
-RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "model_flops", "mfu", "hfu")
+class ModelRates(NamedTuple):
+    """Metrics that follow from the model and its samples per second."""
+
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    model_flops: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
 
 
 def mean_lengths(scenario: Scenario, segment: Segment, steps: range | None) -> dict[str, float]:
@@ -83,7 +90,7 @@ def rates(
     step_time: float,
     segment: Segment = WHOLE,
     steps: range | None = None,
-) -> dict[str, float | None]:
+) -> ModelRates:
     """Rates of all ranks that follow from their samples per second.
 
     Parameters
@@ -95,7 +102,7 @@ def rates(
 
     Returns
     -------
-    dict
+    ModelRates
         ``tokens_per_s``: of the model's first input, if it takes tokens, without padding;
         ``tokens_per_s_per_gpu``: the same per device; ``model_flops``: FLOPs of the model's
         products in a step of all ranks, forward and twice as many backward. Attention counts all
@@ -106,7 +113,7 @@ def rates(
         `recompute`, but without the internal recomputation of fused attention. None where it does
         not apply.
     """
-    found: dict[str, float | None] = dict.fromkeys(RATES)
+    found = ModelRates()
     workload, cluster = scenario.workload, scenario.cluster
     model, names = workload.model, workload.model.graph.inputs
     shapes = model.input_shapes()
@@ -118,8 +125,8 @@ def rates(
         cut[name] = (max(round(length), 1), *cut[name][1:])
     first = names[0]
     if model.num_tokens(first) is not None:
-        found["tokens_per_s"] = tokens = throughput * mean.get(first, cut[first][0])
-        found["tokens_per_s_per_gpu"] = tokens / float((1 / cluster.sharers()).sum())
+        tokens = throughput * mean.get(first, cut[first][0])
+        found = ModelRates(tokens, tokens / float((1 / cluster.sharers()).sum()))
     if (packs := workload.packs(scenario.base)) is not None:  # no attention between pieces
         throughput *= len(packs.pieces) / len(packs.first)
         cut[first] = (max(round(float(packs.pieces.mean())), 1),)
@@ -128,11 +135,11 @@ def rates(
     flops = sum(min(most, passes(graph, n)) * one.products for n, one in enumerate(each))
     if not flops:
         return found
-    found["model_flops"] = throughput * step_time * flops
+    found = found._replace(model_flops=throughput * step_time * flops)
     if peak := peak_flops(scenario):
         again = sum(each[call].products for run in recomputed(workload) for call in run.again)
-        found["mfu"] = throughput * flops / peak
-        found["hfu"] = throughput * (flops + again) / peak
+        mfu, hfu = throughput * flops / peak, throughput * (flops + again) / peak
+        found = found._replace(mfu=mfu, hfu=hfu)
     return found
 
 
@@ -234,10 +241,10 @@ NOT_REACHED = "not reached"
 """Topic of a remark on events that a run is too short for."""
 
 
-def not_reached(scenario: Scenario, num_steps: int, found: Mapping[str, Any]) -> dict[str, str]:
+def not_reached(scenario: Scenario, num_steps: int, found: Metrics) -> dict[str, str]:
     """Remark on events that begin behind the last simulated step, or have a longer period."""
     strategy, rebalance = scenario.strategy, scenario.workload.rebalance
-    events = [one.rare_event(found["step_time_s"]) for one in scenario.cluster.stragglers]
+    events = [one.rare_event(found.step_time_s) for one in scenario.cluster.stragglers]
     first, period = strategy.first_alike, strategy.steps_together
     events.append((first, f"steps of the strategy after its first {first}, which differ"))
     if strategy.averages_parameters:
@@ -249,19 +256,15 @@ def not_reached(scenario: Scenario, num_steps: int, found: Mapping[str, Any]) ->
     return {NOT_REACHED: f"{steps} too short for {'; '.join(missed)}"} if missed else {}
 
 
-def is_missed(
-    event: tuple[int | float, str] | None, num_steps: int, found: Mapping[str, Any]
-) -> bool:
+def is_missed(event: tuple[int | float, str] | None, num_steps: int, found: Metrics) -> bool:
     """Return whether an event, as of `Straggler.rare_event`, is behind the last simulated step."""
     begin = event[0] if event else 0
-    return bool(begin) and begin >= (
-        found["simulated_s"] if isinstance(begin, float) else num_steps
-    )
+    return bool(begin) and begin >= (found.simulated_s if isinstance(begin, float) else num_steps)
 
 
-def too_fast(found: Mapping[str, Any]) -> dict[str, str]:
+def too_fast(found: Metrics) -> dict[str, str]:
     """Warning about a step that is faster than its FLOPs at the devices' peak."""
-    share = found.get("mfu")
+    share = found.mfu
     if share is None or share <= 1.0:
         return {}
     return {
@@ -390,15 +393,14 @@ def cards_used(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[int
 HOUR = 3600.0
 
 
-def cost_of(scenario: Scenario, metrics: Mapping[str, Any]) -> dict[str, Any]:
+def cost_of(scenario: Scenario, metrics: Metrics) -> dict[str, Any]:
     """Cost of a steady step; see `simdp.results.result.Result.cost`."""
     cluster = scenario.cluster
     rates = cluster.rates()
     if not rates.is_known:
         return {}
     found: dict[str, Any] = dict(step_bill(rates, metrics))
-    parts = (sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST))
-    between = energy_range(rates, *parts)
+    between = energy_range(rates, metrics.busy_s, metrics.waiting_s, metrics.other_s)
     if between is not None:
         found["energy_between_kwh"] = list(between)
     if rates.price is not None:
@@ -425,7 +427,7 @@ def need_of(scenario: Scenario, global_batch: float) -> SamplesNeeded | None:
 
 def target_of(
     scenario: Scenario,
-    metrics: Mapping[str, Any],
+    metrics: Metrics,
     records: Sequence[StepRecord],
     ends: Floats,
 ) -> dict[str, Any] | None:
@@ -439,7 +441,7 @@ def target_of(
     rates = scenario.cluster.rates()
     if isinstance(target, LossReached):
         return _of_loss(target, rates, metrics, records, ends) if scenario.numerics else None
-    throughput = metrics["throughput_samples_per_s"]
+    throughput = metrics.throughput_samples_per_s
     batch = float(workload.samples_per_step(scenario.cluster.world_size))
     need = need_of(scenario, batch)
     if need is None or not throughput:
@@ -455,7 +457,7 @@ def target_of(
 def _of_loss(
     target: LossReached,
     rates: Rates,
-    metrics: Mapping[str, Any],
+    metrics: Metrics,
     records: Sequence[StepRecord],
     ends: Floats,
 ) -> dict[str, Any]:
@@ -471,7 +473,7 @@ def _of_loss(
 
 
 def _over_time(
-    rates: Rates, metrics: Mapping[str, Any], seconds: dict[str, float]
+    rates: Rates, metrics: Metrics, seconds: dict[str, float]
 ) -> dict[str, dict[str, float] | None]:
     """Times, with the cost and energy of steady steps."""
     bills = {name: lasting(rates, metrics, time) for name, time in seconds.items()}

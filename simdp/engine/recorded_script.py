@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import inf
@@ -34,7 +34,7 @@ from simdp.engine.other_devices import WorkOnDevices
 from simdp.engine.simulate import common_to, play
 from simdp.engine.slowdown import SLOWED, Slowdown
 from simdp.errors import OperationError
-from simdp.results.metrics import steady_step_time, times
+from simdp.results.metrics import Metrics, steady_step_time, times
 from simdp.results.trace import SETUP, StepEnds, TraceBuilder
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
@@ -334,12 +334,12 @@ class Stopwatch:
     heard : Heard, optional
         Its script, recorded with `simdp.engine.simulate.times_alone`; default: it is simulated
         here.
-    metrics : mapping, optional
+    metrics : Metrics, optional
         With ``heard``: the metrics found.
 
     Attributes
     ----------
-    metrics : dict
+    metrics : Metrics
         Of the first scenario, those of `simdp.results.metrics.times`.
     repeats : bool
         Whether scenarios that differ only in times are replayed, at almost no cost.
@@ -349,13 +349,13 @@ class Stopwatch:
         self,
         scenario: Scenario,
         heard: Heard | None = None,
-        metrics: Mapping[str, Any] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.scenario, self._heard = scenario, heard or Heard()
         self._costs: Costs | None = None
         foreseen: Collection[str] = ()
         if heard is not None and metrics is not None:
-            self.metrics, self._times = dict(metrics), common_to(scenario).times
+            self.metrics, self._times = metrics, common_to(scenario).times
         else:
             trace = TraceBuilder()
             run = play(scenario, trace, listen=self._heard.listen).run
@@ -454,7 +454,7 @@ class Stopwatch:
         """Whether the first scenario's step time follows from a few micro-steps."""
         if not self._few:
             return False
-        step = self.metrics["step_time_s"]
+        step = self.metrics.step_time_s
         return bool(abs(self._continued(self.scenario, self._times) - step) <= ALIKE * step)
 
     def _continued(self, other: Scenario, known: Times | None) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -48,7 +48,7 @@ from simdp.engine.state import WHOLE, Segment, State, segment_of
 from simdp.errors import unknown_name
 from simdp.results import metrics
 from simdp.results.memory import LaunchedKernels, summed
-from simdp.results.metrics import noise_scale
+from simdp.results.metrics import Metrics, noise_scale
 from simdp.results.result import Result
 from simdp.results.trace import Trace, TraceBuilder, TraceToCome
 from simdp.scenario.loading import of as scenario_of
@@ -283,7 +283,7 @@ def times_alone(
     return found
 
 
-def step_metrics(scenario: Scenario) -> dict[str, Any] | None:
+def step_metrics(scenario: Scenario) -> Metrics | None:
     """Time metrics of `times_alone`; None where that returns None."""
     played = _timed(scenario)
     if played is None:
@@ -532,21 +532,21 @@ def _result(
     steps = None
     if not scenario.strategy.has_server:  # else a step is one rank's update
         steps = range(metrics.num_warm_up(len(charged)), len(charged))
-    found = {
-        **times,
-        **rates(scenario, times["throughput_samples_per_s"], times["step_time_s"], segment, steps),
-        "bucket_bytes": run.program.bucket_nbytes or None,
-        "memory_bytes": summed(ledger.at_peak[:, fullest]),
-        "peak_memory_bytes": [int(peak) for peak in peaks],
-        "reserved_memory_bytes": _reserved(scenario),
-        "fits_memory": fits(cluster, peaks.tolist()) and fits_host(scenario),
-        **metrics.numbers(records),
-        "replicas_identical": None if scenario.strategy.in_one_process else alike,
-    }
+    modelled = rates(scenario, times.throughput_samples_per_s, times.step_time_s, segment, steps)
+    found = replace(
+        metrics.with_numbers(times, records),
+        **modelled._asdict(),
+        bucket_bytes=run.program.bucket_nbytes or None,
+        memory_bytes=summed(ledger.at_peak[:, fullest]),
+        peak_memory_bytes=[int(peak) for peak in peaks],
+        reserved_memory_bytes=_reserved(scenario),
+        fits_memory=fits(cluster, peaks.tolist()) and fits_host(scenario),
+        replicas_identical=None if scenario.strategy.in_one_process else alike,
+    )
     return Result(
         scenario=scenario.resolved(),
         set={},
-        metrics=metrics.ordered(found),
+        metrics=found,
         trace=trace,
         replicas=state_dicts(replicas) if replicas else None,
         outputs=numbers.outputs or None,
@@ -563,7 +563,7 @@ def _result(
         | unlikely_steps(scenario)
         | taken_as_whole(scenario)
         | spared_tiers(clock, traffic, len(charged)),
-        state=run.state(found["simulated_s"]) if keep_state else None,
+        state=run.state(found.simulated_s) if keep_state else None,
         step_ends=ends,
         launched=partial(_launched, scenario),
     )

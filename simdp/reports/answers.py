@@ -20,7 +20,7 @@ from simdp.reports.figures import (
     seconds,
     sentence,
 )
-from simdp.results.metrics import exposed_by_collective
+from simdp.results.metrics import Metrics, exposed_by_collective
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import TraceToCome
 from simdp.units import parse
@@ -50,10 +50,10 @@ WHOLE = ("caveats", "network")  # remarks that are never shortened
 CELL, MOST_LETTERS = 53, 150
 
 
-def rates(metrics: dict[str, Any]) -> list[str]:
+def rates(metrics: Metrics) -> list[str]:
     """Write the throughput in samples/s, and in tokens/s if there are any."""
-    throughput, tokens = metrics["throughput_samples_per_s"], metrics.get("tokens_per_s")
-    each = metrics.get("tokens_per_s_per_gpu")
+    throughput, tokens = metrics.throughput_samples_per_s, metrics.tokens_per_s
+    each = metrics.tokens_per_s_per_gpu
     few = throughput is not None and throughput < FEW
     said = "-" if throughput is None else f"{throughput:{'.3g' if few else ',.0f'}} samples/s"
     if tokens is not None:
@@ -62,9 +62,9 @@ def rates(metrics: dict[str, Any]) -> list[str]:
     return [said]
 
 
-def mfu(metrics: dict[str, Any]) -> list[Row]:
+def mfu(metrics: Metrics) -> list[Row]:
     """Write MFU, and HFU if it differs."""
-    share, hardware = metrics.get("mfu"), metrics.get("hfu")
+    share, hardware = metrics.mfu, metrics.hfu
     if share is None:
         return []
     again = "" if hardware in (None, share) else f"; HFU {100 * hardware:.3g} %"
@@ -92,8 +92,8 @@ def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
     without an MFU or kernels.
     """
     m = result.metrics
-    step_time = m["step_time_s"]
-    if not result.compute_parts or m.get("mfu") is None or not step_time:
+    step_time = m.step_time_s
+    if not result.compute_parts or m.mfu is None or not step_time:
         return []
     parts = sorted(result.compute_parts, key=lambda one: -one["seconds"])
     found: list[tuple[str, float, float | None]] = [
@@ -113,17 +113,17 @@ def verdict(lines: Sequence[str]) -> list[Row]:
     return [Row("verdict", "verdict", " ".join(lines))] if lines else []
 
 
-def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
+def costs(metrics: Metrics, seconds: Write) -> list[Row]:
     """Write the interval of a step, and its time without stragglers and with full overlap."""
-    step_time, rows = metrics["step_time_s"], list[Row]()
-    ends, even = metrics.get("interval_s"), metrics.get("without_stragglers_s")
+    step_time, rows = metrics.step_time_s, list[Row]()
+    ends, even = metrics.interval_s, metrics.without_stragglers_s
     if ends is not None:
         rows.append(Row("interval", "90 % interval of a step", " to ".join(map(seconds, ends))))
     if even is not None and step_time:
         said = less(even, step_time, seconds)
         rows.append(Row("without_stragglers", "without stragglers", said))
-    if step_time and metrics["exposed_comm_s"] > LEAST_SHARE * step_time:
-        hidden = step_time - metrics["exposed_comm_s"]
+    if step_time and metrics.exposed_comm_s > LEAST_SHARE * step_time:
+        hidden = step_time - metrics.exposed_comm_s
         said = less(hidden, step_time, seconds)
         rows.append(Row("all_hidden", "if all comm was hidden", said))
     return rows
@@ -131,7 +131,7 @@ def costs(metrics: dict[str, Any], seconds: Write) -> list[Row]:
 
 def lost(result: Result, seconds: Write) -> list[Row]:
     """Write the cost of each of several stragglers, and the rank that is slowest most often."""
-    step_time, rows = result.metrics["step_time_s"], list[Row]()
+    step_time, rows = result.metrics.step_time_s, list[Row]()
     known = [one for one in result.lost if one["seconds"] is not None]
     for one in known[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
         said = less(step_time - one["seconds"], step_time, seconds)
@@ -277,24 +277,24 @@ class VerdictText(NamedTuple):
 def of_run(result: Result) -> VerdictText:
     """Write the verdict on a run: shares of a step, costs of stragglers."""
     m = result.metrics
-    step_time = m["step_time_s"]
+    step_time = m.step_time_s
     if not step_time:
         return VerdictText([], True)
     losses = _losses(result)
-    work = (m["compute_s"] + m["update_s"]) / step_time
+    work = (m.compute_s + m.update_s) / step_time
     said = f"Of a step of {seconds(step_time)}, {percent(work)} is compute and update"
     lines = [*does_not_fit(result), f"{said}{''.join(f', {one}' for one in losses)}."]
     lines += [sentence(one, ".") for one in straggler_costs(result)]
-    return VerdictText(lines, work >= GOOD and m.get("fits_memory") is not False)
+    return VerdictText(lines, work >= GOOD and m.fits_memory is not False)
 
 
 def does_not_fit(result: Result) -> list[str]:
     """Report a model that does not fit: by how much, or that it is its offloaded state."""
-    if result.metrics.get("fits_memory") is not False:
+    if result.metrics.fits_memory is not False:
         return []
     cluster = Cluster.model_validate(result.scenario["cluster"])
     rooms = [device.memory / cluster.ranks_per_device for device in cluster.devices()]
-    peaks = result.metrics["peak_memory_bytes"]
+    peaks = result.metrics.peak_memory_bytes
     worst = max(range(len(peaks)), key=lambda rank: peaks[rank] / rooms[rank])
     over, whole = peaks[worst] - rooms[worst], "rank" if cluster.ranks_per_device > 1 else "GPU"
     needs = f"the fullest {whole} needs {nbytes(peaks[worst])} of {nbytes(rooms[worst])}"
@@ -317,14 +317,14 @@ def of_sweep(
     point, first = study.points[best], rates[0]
     group = _of_sizes(study, point)
     lines, good = does_not_fit(point), True
-    fitting = [one for one in study.points if one.metrics["fits_memory"] is not False]
+    fitting = [one for one in study.points if one.metrics.fits_memory is not False]
     few = f"{len(fitting)} points that fit" if 0 < len(fitting) < len(study.points) else ""
     fastest = f"The fastest of {few or f'{len(study.points)} points'} is {_set_in_words(point)}"
     if len(group) > 1 and len(study.points) > len(group):  # sizes of several methods
         lines.append(f"{fastest}.")
     if len(group) > 1:
         lines += _scaling(group, point)
-        good = (point.metrics["scaling_efficiency"] or 0.0) >= GOOD
+        good = (point.metrics.scaling_efficiency or 0.0) >= GOOD
     else:
         ratio = f", {rate / first:.3g} times the first point's" if first and best else ""
         losses = _losses(point)
@@ -333,7 +333,7 @@ def of_sweep(
     for one in study.points:
         where = "" if one is point else f" at {_set_in_words(one)}"
         lines += [sentence(cost, f"{where}.") for cost in straggler_costs(one)]
-    return VerdictText(lines, good and point.metrics["fits_memory"] is not False)
+    return VerdictText(lines, good and point.metrics.fits_memory is not False)
 
 
 def _set_in_words(point: Result) -> str:
@@ -344,7 +344,7 @@ def _set_in_words(point: Result) -> str:
 def _of_sizes(study: Study, point: Result) -> list[Result]:
     """List the points that differ from one in world size only, the smallest first."""
     key = "cluster.world_size"
-    if key not in point.set or point.metrics["scaling_efficiency"] is None:
+    if key not in point.set or point.metrics.scaling_efficiency is None:
         return []
     rest = {k: v for k, v in point.set.items() if k != key}
     found = [p for p in study.points if {k: v for k, v in p.set.items() if k != key} == rest]
@@ -354,22 +354,23 @@ def _of_sizes(study: Study, point: Result) -> list[Result]:
 def _scaling(group: Sequence[Result], best: Result) -> list[str]:
     """Write the speed-up and losses of a group's fastest size, and the limit of good scaling."""
     base, n = group[0], best.world_size
-    efficiency = best.metrics["scaling_efficiency"]
+    efficiencies = {one.world_size: one.metrics.scaling_efficiency or 0.0 for one in group}
+    efficiency = efficiencies[n]
     ratio = n / base.world_size
     of = f"{ratio:g}" if base.world_size == 1 else f"{ratio:g} from {base.world_size} GPUs"
     said = f"{n} GPUs: {efficiency * ratio:.3g}x of {of} ({percent(efficiency)})"
-    if ends := best.metrics.get("interval_s"):
+    if ends := best.metrics.interval_s:
         low, high = map(seconds, ends)
-        said += f", a step takes {seconds(best.metrics['step_time_s'])} (90 %: {low} to {high})"
+        said += f", a step takes {seconds(best.metrics.step_time_s)} (90 %: {low} to {high})"
     losses = _losses(best)
     if growth := _growth(best, base):
         losses.append(growth)
     lines = [said + (f"; of each step {', '.join(losses)}." if losses else ".")]
-    rates = {one.world_size: one.metrics["scaling_efficiency"] * one.world_size for one in group}
+    rates = {size: value * size for size, value in efficiencies.items()}
     larger = [size for size in rates if size > n]
     if larger and max(rates[size] for size in larger) < rates[n]:
         lines.append(f"More GPUs are no faster: {larger[0]} are slower than {n}.")
-    enough = [one.metrics["scaling_efficiency"] >= GOOD for one in group]
+    enough = [value >= GOOD for value in efficiencies.values()]
     limit = f"{100 * GOOD:.0f} %"
     if all(enough):
         lines.append(f"Efficiency stays above {limit} at every size.")
@@ -378,7 +379,7 @@ def _scaling(group: Sequence[Result], best: Result) -> list[str]:
         below = group[place]
         lines.append(
             f"Efficiency stays above {limit} up to {group[place - 1].world_size}, and is "
-            f"{percent(below.metrics['scaling_efficiency'])} at {below.world_size}."
+            f"{percent(below.metrics.scaling_efficiency)} at {below.world_size}."
         )
     return lines
 
@@ -386,10 +387,10 @@ def _scaling(group: Sequence[Result], best: Result) -> list[str]:
 def _growth(point: Result, base: Result) -> str:
     """Write the growth of compute per sample over the smallest size, if large enough."""
     times = [
-        one.metrics["compute_s"]
+        one.metrics.compute_s
         * one.world_size
-        / (one.metrics["throughput_samples_per_s"] * one.metrics["step_time_s"])
-        if one.metrics["throughput_samples_per_s"] and one.metrics["step_time_s"]
+        / (one.metrics.throughput_samples_per_s * one.metrics.step_time_s)
+        if one.metrics.throughput_samples_per_s and one.metrics.step_time_s
         else 0.0
         for one in (point, base)
     ]
@@ -401,10 +402,10 @@ def _growth(point: Result, base: Result) -> str:
 
 def _losses(result: Result) -> list[str]:
     """List the parts of a step that are not compute with their shares, the largest first."""
-    m, step_time = result.metrics, result.metrics["step_time_s"]
+    m, step_time = result.metrics, result.metrics.step_time_s
     found = [(value, name) for value, name in _exposed(result)]
-    found.append((m["wait_s"], f"waits for {_slow_ones(result)}"))
-    found.append((m["other_s"], "is host, copies and input"))
+    found.append((m.wait_s, f"waits for {_slow_ones(result)}"))
+    found.append((m.other_s, "is host, copies and input"))
     return [
         f"{percent(value / step_time)} {name}"
         for value, name in sorted(found, key=lambda pair: -pair[0])
@@ -414,7 +415,7 @@ def _losses(result: Result) -> list[str]:
 
 def _exposed(result: Result) -> list[tuple[float, str]]:
     """Split exposed communication by collective if there is a short enough trace."""
-    whole, n = result.metrics["exposed_comm_s"], result.world_size
+    whole, n = result.metrics.exposed_comm_s, result.world_size
     trace = result.trace
     if not whole or trace is None or isinstance(trace, TraceToCome) or len(trace) > MAX_SPANS:
         return [(whole, "is exposed communication")]
@@ -449,7 +450,7 @@ def _slow_ones(result: Result) -> str:
 
 def straggler_costs(result: Result) -> list[str]:
     """List the cost of each straggler above `LEAST_VERDICT_SHARE`, the highest first."""
-    step_time = result.metrics["step_time_s"]
+    step_time = result.metrics.step_time_s
     known = [one for one in result.lost if one["seconds"] is not None]
     known.sort(key=lambda one: -one["seconds"])
     return [

@@ -6,16 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import NamedTuple
 
-# parts of a step's time
-PARTS = {
-    "compute_s": "compute",
-    "update_s": "update",
-    "exposed_comm_s": "exposed comm",
-    "wait_s": "wait",
-    "other_s": "other",
-}
+from simdp.results import metrics
+from simdp.results.metrics import LABELS
 
-SHORT = {"step_time_s": "step", **PARTS, "exposed_comm_s": "exposed"}  # heads of narrow columns
+PARTS = {name: LABELS[name].title for name in metrics.PARTS}  # parts of a step's time
+SHORT = {name: LABELS[name].head for name in ("step_time_s", *metrics.PARTS)}  # heads of columns
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 LONG_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 WIDTH = 80  # columns of a terminal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from textwrap import fill
 from typing import Any
@@ -16,6 +17,7 @@ from simdp.reports.figures import SHORT, WIDTH, Row, TableCell, nbytes, number
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import filled, narrow_tables, wide_table
 from simdp.results.comparison import ComparedPoint, Comparison, best_of, ties_of
+from simdp.results.metrics import Metrics
 from simdp.results.plan import ExtrapolatedPoint, Extrapolation, Fitting, FittingRow
 from simdp.results.result import FailedPoint, Result, Study
 
@@ -57,14 +59,14 @@ def sweep_table(study: Study, verbose: bool = False) -> RenderableType:
 
 def sweep_title(study: Study) -> str:
     """Write a sweep's title with the unit of its times."""
-    unit, _ = figures.unit_of(p.metrics["step_time_s"] for p in study.points)
+    unit, _ = figures.unit_of(p.metrics.step_time_s for p in study.points)
     more = ", and its 90 % interval" if has_intervals(study) else ""
     return f"{study.scenario['name']}: a step's time in {unit}, mean over ranks{more}"
 
 
 def has_intervals(study: Study) -> bool:
     """Return whether a point has a 90 % interval of its step."""
-    return any(p.metrics.get("interval_s") for p in study.points)
+    return any(p.metrics.interval_s for p in study.points)
 
 
 def sweep_cells(study: Study) -> tuple[int, dict[str, list[TableCell]]]:
@@ -94,7 +96,12 @@ def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
     points = study.points
     unequal = _differ_in_length(points)
     rates = [p.metrics["tokens_per_s" if unequal else RATE] for p in points]
-    best = best_of([p.metrics | {RATE: rate} for p, rate in zip(points, rates, strict=True)])
+    best = best_of(
+        [
+            replace(p.metrics, throughput_samples_per_s=rate)
+            for p, rate in zip(points, rates, strict=True)
+        ]
+    )
     return best, rates, "tokens/s" if unequal else "samples/s"
 
 
@@ -110,7 +117,7 @@ def sweep_feet(study: Study, verbose: bool = False) -> tuple[str, list[Row]]:
     rows = [*answers.price(_billed(study)), *_idle_cards(points)]
     rows += answers.known(points, verbose)
     rows += _failures(study.failed)
-    among = "" if all(p.metrics["fits_memory"] for p in points) else " that fits"
+    among = "" if all(p.metrics.fits_memory for p in points) else " that fits"
     return (FOOT.format(unit) + among) if best is not None else "", rows
 
 
@@ -141,59 +148,59 @@ def _idle_cards(points: Sequence[Result]) -> list[Row]:
     return []
 
 
-def _columns(study: Study) -> dict[str, Callable[[dict[str, Any]], TableCell]]:
+def _columns(study: Study) -> dict[str, Callable[[Metrics], TableCell]]:
     points = study.points
-    longest = max(p.metrics["step_time_s"] for p in points)
+    longest = max(p.metrics.step_time_s for p in points)
     _, scale = figures.unit_of([longest])
     digits = figures.digits_of(longest / scale)
-    columns: dict[str, Callable[[dict[str, Any]], TableCell]] = {
+    columns: dict[str, Callable[[Metrics], TableCell]] = {
         name: partial(_scaled, key, scale, digits)
         for key, name in SHORT.items()
-        if any(p.metrics[key] > LEAST_SHARE * p.metrics["step_time_s"] for p in points)
+        if any(p.metrics[key] > LEAST_SHARE * p.metrics.step_time_s for p in points)
     }
     if has_intervals(study):
         step = columns.pop(SHORT["step_time_s"])
         ends = {
             INTERVAL: lambda m: _exact(
-                figures.interval(m["interval_s"], scale), (m["interval_s"] or [None])[0]
+                figures.interval(m.interval_s, scale), (m.interval_s or [None])[0]
             )
         }
         columns = {SHORT["step_time_s"]: step, **ends, **columns}
     if all(_are_long(p.metrics) for p in points):
-        columns["tok/s/GPU"] = lambda m: number(m["tokens_per_s_per_gpu"], ",.0f")
-        if all(p.metrics["mfu"] is not None for p in points):
-            columns["MFU"] = lambda m: _as_written(figures.percent(m["mfu"]))
+        columns["tok/s/GPU"] = lambda m: number(m.tokens_per_s_per_gpu, ",.0f")
+        if all(p.metrics.mfu is not None for p in points):
+            columns["MFU"] = lambda m: _as_written(figures.percent(m.mfu))
     else:
         columns["samples/s"] = lambda m: _exact(figures.short(m[RATE]), m[RATE])
-    peaks = [max(p.metrics["peak_memory_bytes"]) for p in points]
+    peaks = [max(p.metrics.peak_memory_bytes) for p in points]
     if max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks):
         columns["memory"] = lambda m: _exact(
-            nbytes(max(m["peak_memory_bytes"])), max(m["peak_memory_bytes"])
+            nbytes(max(m.peak_memory_bytes)), max(m.peak_memory_bytes)
         )
-    if not all(p.metrics["fits_memory"] for p in points):
-        columns["fits"] = lambda m: TableCell("yes" if m["fits_memory"] else "no")
-    if any(p.metrics["scaling_efficiency"] is not None for p in points):
-        columns["eff."] = lambda m: _as_written(figures.percent(m["scaling_efficiency"]))
-    if any(p.metrics["loss"] for p in points):
-        columns["last loss"] = lambda m: number(m["loss"][-1] if m["loss"] else None)
-    if any(p.metrics["skipped_steps"] for p in points):
-        columns["skipped"] = lambda m: number(len(m["skipped_steps"] or []), "d")
+    if not all(p.metrics.fits_memory for p in points):
+        columns["fits"] = lambda m: TableCell("yes" if m.fits_memory else "no")
+    if any(p.metrics.scaling_efficiency is not None for p in points):
+        columns["eff."] = lambda m: _as_written(figures.percent(m.scaling_efficiency))
+    if any(p.metrics.loss for p in points):
+        columns["last loss"] = lambda m: number(m.last_loss)
+    if any(p.metrics.skipped_steps for p in points):
+        columns["skipped"] = lambda m: number(len(m.skipped_steps or []), "d")
     return columns
 
 
 def _differ_in_length(points: Sequence[Result]) -> bool:
     """Return whether points differ in tokens per sample."""
-    tokens = [(p.metrics.get("tokens_per_s") or 0.0) / (p.metrics[RATE] or 1.0) for p in points]
+    tokens = [(p.metrics.tokens_per_s or 0.0) / (p.metrics[RATE] or 1.0) for p in points]
     return min(tokens) > 0 and max(tokens) > (1 + LEAST_DIFFERENCE) * min(tokens)
 
 
-def _are_long(metrics: dict[str, Any]) -> bool:
+def _are_long(metrics: Metrics) -> bool:
     """Return whether samples are long enough for rates in tokens."""
-    tokens, samples = metrics.get("tokens_per_s"), metrics[RATE]
+    tokens, samples = metrics.tokens_per_s, metrics[RATE]
     return bool(tokens and samples and tokens >= LONG_SAMPLE * samples)
 
 
-def _scaled(key: str, scale: float, digits: str, metrics: dict[str, Any]) -> TableCell:
+def _scaled(key: str, scale: float, digits: str, metrics: Metrics) -> TableCell:
     value = metrics[key]
     return TableCell(f"{value / scale:{digits}}" if value else "0", value)
 
@@ -497,31 +504,33 @@ def table(comparison: Comparison) -> RenderableType:
 
 def grid(comparison: Comparison) -> sections.Table:
     """Make a table with a row per point, the compared keys first."""
-    unit, scale = figures.unit_of((point.metrics or {})["step_time_s"] for point in comparison.ran)
-    rates = [(p.metrics or {}).get("throughput_samples_per_s") for p in comparison.points]
+    unit, scale = figures.unit_of(point.run_metrics.step_time_s for point in comparison.ran)
+    rates = [
+        None if p.metrics is None else p.metrics.throughput_samples_per_s for p in comparison.points
+    ]
     first, best = next(filter(None, rates), None), best_of([p.metrics for p in comparison.points])
     keys, world_sizes = list(comparison.over), {point.world_size for point in comparison.ran}
-    columns: list[tuple[str, bool, Callable[[ComparedPoint, dict[str, Any]], str]]] = [
+    columns: list[tuple[str, bool, Callable[[ComparedPoint, Metrics], str]]] = [
         ("ranks", True, lambda point, m: number(point.world_size, "d")),
-        ("step", True, lambda point, m: number(m["step_time_s"] / scale)),
-        (INTERVAL, True, lambda point, m: figures.interval(m.get("interval_s"), scale)),
-        ("samples/s", True, lambda point, m: figures.large_number(m["throughput_samples_per_s"])),
+        ("step", True, lambda point, m: number(m.step_time_s / scale)),
+        (INTERVAL, True, lambda point, m: figures.interval(m.interval_s, scale)),
+        ("samples/s", True, lambda point, m: figures.large_number(m.throughput_samples_per_s)),
         (
             "speed-up",
             True,
             lambda point, m: figures.speedup(
-                m["throughput_samples_per_s"],
+                m.throughput_samples_per_s,
                 first,
                 best is not None and point is comparison.points[best],
             ),
         ),
-        ("exposed", True, lambda point, m: number(m["exposed_comm_s"] / scale)),
+        ("exposed", True, lambda point, m: number(m.exposed_comm_s / scale)),
         ("memory", True, lambda point, m: nbytes(point.device_bytes or 0.0)),
-        ("fits", False, lambda point, m: "yes" if m["fits_memory"] else "no"),
+        ("fits", False, lambda point, m: "yes" if m.fits_memory else "no"),
         ("sent", True, lambda point, m: nbytes(point.nbytes_sent)),
     ]
-    if any(point.last_loss is not None for point in comparison.ran):
-        columns.append(("last loss", True, lambda point, m: figures.large_number(point.last_loss)))
+    if any(point.run_metrics.last_loss is not None for point in comparison.ran):
+        columns.append(("last loss", True, lambda point, m: figures.large_number(m.last_loss)))
         reference = next((p for p in comparison.ran if p.weights_difference is not None), None)
         columns.append(
             ("same weights", False, lambda point, m: _same(point, m, point is reference))
@@ -533,7 +542,7 @@ def grid(comparison: Comparison) -> sections.Table:
         point.set.get("cluster.world_size") == point.world_size for point in comparison.ran
     ):
         del columns[0]
-    if not any((point.metrics or {}).get("interval_s") for point in comparison.ran):
+    if not any(point.run_metrics.interval_s for point in comparison.ran):
         columns = [column for column in columns if column[0] != INTERVAL]
     heads = [(short_key(key), False) for key in keys] + [(name, num) for name, num, _ in columns]
     rows = []
@@ -548,16 +557,14 @@ def grid(comparison: Comparison) -> sections.Table:
     return table_of(title, heads, rows, num_keys=len(keys))
 
 
-def _told(
-    tell: Callable[[answers.Found], str], point: ComparedPoint, metrics: dict[str, Any]
-) -> str:
+def _told(tell: Callable[[answers.Found], str], point: ComparedPoint, metrics: Metrics) -> str:
     return tell((point.bill or {}, point.target))
 
 
 def remarks(comparison: Comparison) -> list[str]:
     """Explain the columns, and list changes and the reasons of points that could not run."""
     lines = [COMPARE_FOOT]
-    if any((point.metrics or {}).get("interval_s") for point in comparison.ran):
+    if any(point.run_metrics.interval_s for point in comparison.ran):
         lines.append(f"{INTERVAL}: the 90 % interval of the step")
     if any(point.same_weights is not None for point in comparison.ran):
         lines.append(WEIGHTS_FOOT)
@@ -604,7 +611,7 @@ def _few_that_differ(points: Sequence[ComparedPoint]) -> list[str]:
     return lines
 
 
-def _same(point: ComparedPoint, metrics: dict[str, Any], is_first: bool) -> str:
+def _same(point: ComparedPoint, metrics: Metrics, is_first: bool) -> str:
     """Write whether weights equal the first point's, and their distance if not bit-equal."""
     if point.same_weights is None:
         return "-"
@@ -612,4 +619,4 @@ def _same(point: ComparedPoint, metrics: dict[str, Any], is_first: bool) -> str:
     if 0 < len(point.differing) < FEW * (point.num_parameters or 0):
         word = f"all but {len(point.differing)} of {point.num_parameters}"
     word += f" ({point.weights_difference:.0e})" if point.weights_difference else ""
-    return word + (", ranks differ" if metrics["replicas_identical"] is False else "")
+    return word + (", ranks differ" if metrics.replicas_identical is False else "")

@@ -19,7 +19,7 @@ from simdp.reports.figures import PARTS, SHORT, WIDTH, Row, nbytes, percent, sec
 from simdp.reports.wide_table import filled
 from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
-from simdp.results.metrics import per_rank
+from simdp.results.metrics import Metrics, per_rank
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import ACTIVITIES, Trace
 
@@ -62,15 +62,15 @@ def _one(result: Result, advice: Advice | None, verbose: bool) -> RenderableType
     return Group(*[filled(unfit)] * bool(unfit), times, facts)
 
 
-def step_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def step_rows(metrics: Metrics) -> list[tuple[str, str, str]]:
     """Split a step's time into rows of name, time and share; the whole step first."""
-    m, step_time = metrics, metrics["step_time_s"]
+    m, step_time = metrics, metrics.step_time_s
     rows = [("step time", seconds(step_time), "")]
     for key, name in PARTS.items():
         rows.append((f"  {name}", seconds(m[key]), figures.share(m[key], step_time)))
-    hidden = m["comm_s"] - m["exposed_comm_s"]
-    said = f"{figures.share(hidden, m['comm_s'])} hidden" if m["comm_s"] else ""
-    return [*rows, ("communication in all", seconds(m["comm_s"]), said)]
+    hidden = m.comm_s - m.exposed_comm_s
+    said = f"{figures.share(hidden, m.comm_s)} hidden" if m.comm_s else ""
+    return [*rows, ("communication in all", seconds(m.comm_s), said)]
 
 
 def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = False) -> list[Row]:
@@ -78,27 +78,27 @@ def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = Fals
     m = result.metrics
     rows = [
         Row("throughput", "throughput", ", ".join(answers.rates(m))),
-        Row("buckets", "buckets", _buckets(m["bucket_bytes"])),
-        Row("sent", "sent per rank and step", max(m["bytes_sent_per_rank"]), "bytes"),
+        Row("buckets", "buckets", _buckets(m.bucket_bytes)),
+        Row("sent", "sent per rank and step", max(m.bytes_sent_per_rank), "bytes"),
         *_memory_rows(result),
-        *([Row("simulated", "simulated", m["simulated_s"], "s")] if verbose else []),
+        *([Row("simulated", "simulated", m.simulated_s, "s")] if verbose else []),
         *_network_rows(result.network, verbose),
         *_server_rows(result.server),
         *_dropped_rows(result.participation),
     ]
-    if m["loss"]:
-        ends = m["loss"][0], m["loss"][-1]
+    if m.loss:
+        ends = m.loss[0], m.loss[-1]
         rows[1:1] = [
             Row("loss", "loss, first to last step", " to ".join(map(figures.number, ends))),
-            Row("replicas", "replicas identical", IDENTICAL[m["replicas_identical"]]),
+            Row("replicas", "replicas identical", IDENTICAL[m.replicas_identical]),
         ]
-    if m["skipped_steps"] is not None:
-        place = 3 if m["loss"] else 1
+    if m.skipped_steps is not None:
+        place = 3 if m.loss else 1
         rows[place:place] = [
-            Row("skipped", "skipped steps", _listed(map(str, m["skipped_steps"])) or "none")
+            Row("skipped", "skipped steps", _listed(map(str, m.skipped_steps)) or "none")
         ]
-        if m["loss_scale"]:
-            said = _listed(_changes(m["loss_scale"]), "; ")
+        if m.loss_scale:
+            said = _listed(_changes(m.loss_scale), "; ")
             rows.insert(place + 1, Row("loss_scale", "loss scale", said))
     costs = answers.costs(m, seconds)
     after = next((i for i, row in enumerate(costs, 1) if row.key == "without_stragglers"), 0)
@@ -118,13 +118,13 @@ def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = Fals
 def _memory_rows(result: Result) -> list[Row]:
     """Write the highest peak, its parts, and all peaks if they differ."""
     metrics = result.metrics
-    peaks, parts = metrics["peak_memory_bytes"], metrics["memory_bytes"]
-    said = nbytes(max(peaks)) + ("" if metrics["fits_memory"] else ", does not fit")
+    peaks, parts = metrics.peak_memory_bytes, metrics.memory_bytes
+    said = nbytes(max(peaks)) + ("" if metrics.fits_memory else ", does not fit")
     parts = _with_names(parts, _at_peak(result), LEAST_PART * max(peaks))
     made = sorted(((size, name) for name, size in parts.items() if size), key=lambda p: -p[0])
     each = [f"{name.replace('_', ' ')} {nbytes(size)}" for size, name in made]
     rows = [Row("peak_memory", "peak memory", said)]
-    reserved = metrics["reserved_memory_bytes"]
+    reserved = metrics.reserved_memory_bytes
     if reserved is not None:
         rows.append(Row("reserved_memory", "reserved memory", nbytes(reserved)))
     rows += [Row("memory_parts", "  made of", ", ".join(each))] * bool(each)
@@ -136,7 +136,7 @@ def _memory_rows(result: Result) -> list[Row]:
 
 def _at_peak(result: Result) -> dict[str, int]:
     """Read all parts of the fullest rank at its peak [bytes]; empty without a memory trace."""
-    peaks = result.metrics["peak_memory_bytes"]
+    peaks = result.metrics.peak_memory_bytes
     if result.trace is None or not result.trace.memory:
         return {}
     found = usage(result.trace.memory, [peaks.index(max(peaks))])
@@ -223,7 +223,7 @@ def _listed(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> st
     return ""
 
 
-def _changes(values: Sequence[float]) -> list[str]:
+def _changes(values: Sequence[float | None]) -> list[str]:
     """Write a series as its first value and its changes with their steps."""
     said = [f"{values[0]:,.6g}"]
     for step, (before, now) in enumerate(pairwise(values), 2):
@@ -232,7 +232,7 @@ def _changes(values: Sequence[float]) -> list[str]:
     return said
 
 
-def _buckets(sizes: list[int] | None) -> str:
+def _buckets(sizes: Sequence[float] | None) -> str:
     """Count the buckets and list their sizes, equal ones once."""
     if not sizes:
         return "none"
@@ -249,19 +249,20 @@ def ranks(study: Study) -> RenderableType:
         return Text("no trace")
     m, n = result.metrics, result.world_size
     found = per_rank(result.trace, n, int(result.trace.step.max()) + 1)
-    unit, scale = figures.unit_of([m["step_time_s"]])
-    digits = figures.digits_of(m["step_time_s"] / scale)
+    unit, scale = figures.unit_of([m.step_time_s])
+    digits = figures.digits_of(m.step_time_s / scale)
     where = f" at {', '.join(map(written, result.set.values()))}" if result.set else ""
     table = Table(
         title=f"every rank{where}: a step's time in {unit}", box=box.SIMPLE_HEAD, padding=0
     )
     for name in ("rank", *SHORT.values(), "sent", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
+    losses = (m.loss_per_rank or [None])[-1] or [None] * n
     cells = [
         (
-            *(f"{found[key][rank] / scale:{digits}}" for key in SHORT),
-            nbytes(m["bytes_sent_per_rank"][rank]),
-            figures.number(m["loss_per_rank"][-1][rank] if m["loss_per_rank"] else None),
+            *(f"{getattr(found, key)[rank] / scale:{digits}}" for key in SHORT),
+            nbytes(m.bytes_sent_per_rank[rank]),
+            figures.number(losses[rank]),
         )
         for rank in range(n)
     ]
@@ -279,8 +280,8 @@ def slowest(study: Study) -> RenderableType | None:
     result = study.points[-1]
     if not result.slowest:
         return None
-    unit, scale = figures.unit_of([result.metrics["step_time_s"]])
-    digits = figures.digits_of(result.metrics["step_time_s"] / scale)
+    unit, scale = figures.unit_of([result.metrics.step_time_s])
+    digits = figures.digits_of(result.metrics.step_time_s / scale)
     table = Table(
         title=f"the slowest of each step: {unit} per step beyond the median",
         box=box.SIMPLE_HEAD,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import hypot
-from typing import Any, Literal
+from typing import Any
 
 from simdp.errors import joined, one_line
 from simdp.keys import PLAIN_KEYS, short_key, written
+from simdp.results.metrics import Metrics, Unit
 from simdp.results.result import (
     FAILED,
     Columns,
@@ -34,7 +35,7 @@ class ComparedPoint:
     changed: dict[str, Any] = field(default_factory=dict)
     # None if it could not run, as all following fields but ``problems``
     world_size: int | None = None
-    metrics: dict[str, Any] | None = None  # the metrics of result.json
+    metrics: Metrics | None = None  # the metrics of result.json
     # device_bytes, capacity_bytes: of the device with the least relative headroom: peak memory of
     # its ranks, and its memory [bytes]
     device_bytes: float | None = None
@@ -74,11 +75,9 @@ class ComparedPoint:
 
         Noise is twice the standard error of the difference.
         """
-        assert self.metrics is not None
-        assert other.metrics is not None
-        mine, theirs = (m["throughput_samples_per_s"] or 0.0 for m in (self.metrics, other.metrics))
+        mine, theirs = (p.run_metrics.throughput_samples_per_s or 0.0 for p in (self, other))
         errors = [
-            p.step_error_s / p.metrics["step_time_s"] if p.step_error_s and p.metrics else 0.0
+            p.step_error_s / p.run_metrics.step_time_s if p.step_error_s else 0.0
             for p in (self, other)
         ]
         noise = NOISE * hypot(mine * errors[0], theirs * errors[1])
@@ -87,14 +86,13 @@ class ComparedPoint:
     @property
     def nbytes_sent(self) -> float:
         """Largest number of bytes that a rank sends in a step, for a point that ran."""
-        assert self.metrics is not None
-        return float(max(self.metrics["bytes_sent_per_rank"]))
+        return float(max(self.run_metrics.bytes_sent_per_rank))
 
     @property
-    def last_loss(self) -> float | None:
-        """The last step's loss, for a point that ran; None without numbers."""
+    def run_metrics(self) -> Metrics:
+        """Metrics of a point that ran."""
         assert self.metrics is not None
-        return self.metrics["loss"][-1] if self.metrics["loss"] else None
+        return self.metrics
 
 
 @dataclass
@@ -162,8 +160,7 @@ def ties_of(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
     if best is None:
         return []
     first = points[best]
-    assert first.metrics is not None
-    fits = first.metrics["fits_memory"]
+    fits = first.run_metrics.fits_memory
     return [
         first,
         *(
@@ -171,32 +168,27 @@ def ties_of(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
             for number, one in enumerate(points)
             if number != best
             and one.metrics is not None
-            and one.metrics["fits_memory"] == fits
+            and one.metrics.fits_memory == fits
             and one.is_tie(first)
         ),
     ]
 
 
-def best_of(points: Sequence[Mapping[str, Any] | None]) -> int | None:
+def best_of(points: Sequence[Metrics | None]) -> int | None:
     """Return the number of the point with the most samples per second, preferring those that fit.
 
     ``points`` are metrics, None for a point that could not run; of equal points the first. None
     without a throughput.
     """
-    rated = [
-        (number, metrics)
+    rates = {
+        number: (metrics.fits_memory is not False, metrics.throughput_samples_per_s, -number)
         for number, metrics in enumerate(points)
-        if metrics and metrics["throughput_samples_per_s"]
-    ]
-    fitting = [one for one in rated if one[1]["fits_memory"] is not False] or rated
-    if not fitting:
-        return None
-    return max(fitting, key=lambda one: (one[1]["throughput_samples_per_s"], -one[0]))[0]
+        if metrics is not None and metrics.throughput_samples_per_s
+    }
+    return max(rates, key=rates.__getitem__, default=None)
 
 
 # Difference ---------------------------------------------------------------------------------------
-
-Unit = Literal["s", "bytes", "USD", "kWh", "per_s", "share", "number"]
 
 
 @dataclass(frozen=True)

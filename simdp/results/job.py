@@ -129,7 +129,7 @@ class JobRuns:
             del document[name]
         if self.trained is None:
             return document
-        losses = self.trained.metrics["loss"]
+        losses = self.trained.metrics.loss
         return {**document, "trained": {**(self.trained.participation or {}), "loss": losses}}
 
 

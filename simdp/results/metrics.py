@@ -39,9 +39,10 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from math import isnan, nan
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -159,41 +160,121 @@ def _gaps(work: list[SpanBlock], world_size: int) -> tuple[list[tuple[Floats, Fl
 
 MANY_SPANS = 2**15  # spans processed together if nothing is summed
 
-ORDER = (
-    "step_time_s",
-    "interval_s",
-    "without_stragglers_s",
-    "throughput_samples_per_s",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "model_flops",
-    "mfu",
-    "hfu",
-    "scaling_efficiency",
-    "utilization",
-    "compute_s",
-    "update_s",
-    "comm_s",
-    "exposed_comm_s",
-    "wait_s",
-    "other_s",
-    "simulated_s",
-    "bytes_sent_per_rank",
-    "bucket_bytes",
-    "memory_bytes",
-    "peak_memory_bytes",
-    "reserved_memory_bytes",
-    "fits_memory",
-    "loss",
-    "loss_per_rank",
-    "lr",
-    "grad_norm",
-    "loss_scale",
-    "skipped_steps",
-    "replicas_identical",
-)
-"""The metrics of result.json, in its order; None if one does not apply."""
 
+Unit = Literal["s", "bytes", "USD", "kWh", "per_s", "share", "number"]
+
+
+class Label(NamedTuple):
+    """Unit and names of a metric, for tables, pages and files."""
+
+    unit: Unit
+    title: str  # of a row
+    short: str = ""  # of a column; empty: the title
+    reduced: Literal["", "largest", "last"] = ""  # value of a list that stands for it in one cell
+
+    @property
+    def head(self) -> str:
+        """Head of a column."""
+        return self.short or self.title
+
+
+Number = float | None  # None if it does not apply
+PerStep = list[float | None] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Metrics(Mapping[str, Any]):
+    """Metrics of a run, in the order of result.json; a mapping of them by name, too.
+
+    One line declares a metric: its name, type, unit, title and, if it is
+    another, head of a column. Times are seconds of a steady
+    step, mean over ranks; NaN if nothing was timed. All others are None or empty if they do not
+    apply. `LABELS` lists unit and names of each.
+    """
+
+    step_time_s: Annotated[float, Label("s", "step time", "step")] = nan
+    interval_s: Annotated[list[float] | None, Label("s", "90 % interval of a step", "90 %")] = None
+    without_stragglers_s: Annotated[Number, Label("s", "step without stragglers")] = None
+    throughput_samples_per_s: Annotated[
+        Number, Label("per_s", "samples per second", "samples/s")
+    ] = None
+    tokens_per_s: Annotated[Number, Label("per_s", "tokens per second", "tokens/s")] = None
+    tokens_per_s_per_gpu: Annotated[Number, Label("per_s", "tokens per GPU", "tok/s/GPU")] = None
+    model_flops: Annotated[Number, Label("number", "FLOPs of a step")] = None
+    mfu: Annotated[Number, Label("share", "MFU")] = None
+    hfu: Annotated[Number, Label("share", "HFU")] = None
+    scaling_efficiency: Annotated[Number, Label("share", "scaling efficiency", "eff.")] = None
+    utilization: Annotated[Number, Label("share", "utilization")] = None
+    compute_s: Annotated[float, Label("s", "compute")] = nan
+    update_s: Annotated[float, Label("s", "update")] = nan
+    comm_s: Annotated[float, Label("s", "communication in all")] = nan
+    exposed_comm_s: Annotated[float, Label("s", "exposed comm", "exposed")] = nan
+    wait_s: Annotated[float, Label("s", "wait")] = nan
+    other_s: Annotated[float, Label("s", "other")] = nan
+    simulated_s: Annotated[float, Label("s", "simulated")] = nan
+    bytes_sent_per_rank: Annotated[
+        list[float], Label("bytes", "sent per rank and step", "sent", reduced="largest")
+    ] = field(default_factory=list)
+    bucket_bytes: Annotated[list[int] | None, Label("bytes", "buckets")] = None
+    memory_bytes: Annotated[dict[str, int], Label("bytes", "memory")] = field(default_factory=dict)
+    peak_memory_bytes: Annotated[
+        list[int], Label("bytes", "peak memory", "memory", reduced="largest")
+    ] = field(default_factory=list)
+    reserved_memory_bytes: Annotated[Number, Label("bytes", "reserved memory")] = None
+    fits_memory: Annotated[bool | None, Label("number", "fits")] = None
+    loss: Annotated[PerStep, Label("number", "last loss", reduced="last")] = None
+    loss_per_rank: Annotated[list[PerStep] | None, Label("number", "loss by rank")] = None
+    lr: Annotated[PerStep, Label("number", "learning rate", reduced="last")] = None
+    grad_norm: Annotated[PerStep, Label("number", "gradient norm", reduced="last")] = None
+    loss_scale: Annotated[PerStep, Label("number", "loss scale", reduced="last")] = None
+    skipped_steps: Annotated[list[int] | None, Label("number", "skipped steps", "skipped")] = None
+    replicas_identical: Annotated[bool | None, Label("number", "replicas identical")] = None
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Metrics:
+        """Read the metrics of result.json; names of other versions are left out."""
+        return cls(**{k: v for k, v in plain.items() if k in LABELS and v is not None})
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in LABELS:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(LABELS)
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the steps were timed."""
+        return not isnan(self.step_time_s)
+
+    @property
+    def busy_s(self) -> float:
+        """Part of a step in which a device computes [s]."""
+        return self.compute_s + self.update_s
+
+    @property
+    def waiting_s(self) -> float:
+        """Part of a step in which a device waits in a collective [s]."""
+        return self.exposed_comm_s + self.wait_s
+
+    @property
+    def last_loss(self) -> float | None:
+        """The last step's loss; None without numbers."""
+        return self.loss[-1] if self.loss else None
+
+
+LABELS: dict[str, Label] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Metrics, include_extras=True).items()
+}
+"""Unit and names of each metric, in the order of result.json."""
+
+PARTS = ("compute_s", "update_s", "exposed_comm_s", "wait_s", "other_s")
+"""Metrics that add up to the step time."""
 
 SUMS = {
     "forward": "compute_s",
@@ -233,29 +314,27 @@ class StepNumbers(Protocol):
         """Whether the update was skipped; None without a loss scale."""
 
 
-def ordered(found: dict[str, Any]) -> dict[str, Any]:
-    """Sort metrics in the order of result.json; None for those that do not apply."""
-    assert set(found) <= set(ORDER), f"not in the contract: {set(found) - set(ORDER)}"
-    return {name: found.get(name) for name in ORDER}
-
-
-def numbers(records: Sequence[StepNumbers]) -> dict[str, Any]:
-    """Return the numeric metrics: a list over steps each, or None without numerics."""
-    found: dict[str, Any] = {}
-    if not records or records[0].lr is not None:
-        found["lr"] = [record.lr for record in records]
-    if records and records[0].skipped is not None:
+def with_numbers(metrics: Metrics, records: Sequence[StepNumbers]) -> Metrics:
+    """Fill in the numeric metrics: a list over steps each, or None without numerics."""
+    if not records:
+        return replace(metrics, lr=[])
+    first = records[0]
+    if first.lr is not None:
+        metrics = replace(metrics, lr=[record.lr for record in records])
+    if first.skipped is not None:
         # Steps count from 1 here, as the k of lr(k).
-        found["skipped_steps"] = [k for k, record in enumerate(records, 1) if record.skipped]
-    if not records or records[0].loss_per_rank is None:
-        return found
-    if records[0].loss_scale is not None:
-        found["loss_scale"] = [record.loss_scale for record in records]
-    return found | {
-        "loss": [record.loss for record in records],
-        "loss_per_rank": [record.loss_per_rank for record in records],
-        "grad_norm": [record.grad_norm for record in records],
-    }
+        skipped = [k for k, record in enumerate(records, 1) if record.skipped]
+        metrics = replace(metrics, skipped_steps=skipped)
+    if first.loss_per_rank is None:
+        return metrics
+    if first.loss_scale is not None:
+        metrics = replace(metrics, loss_scale=[record.loss_scale for record in records])
+    return replace(
+        metrics,
+        loss=[record.loss for record in records],
+        loss_per_rank=[record.loss_per_rank for record in records],
+        grad_norm=[record.grad_norm for record in records],
+    )
 
 
 def times(
@@ -264,7 +343,7 @@ def times(
     num_steps: int,
     samples: Sequence[int],
     ends: Floats | None = None,
-) -> dict[str, Any]:
+) -> Metrics:
     """Return metrics of time: seconds per steady step, averaged over ranks.
 
     Parameters
@@ -280,22 +359,28 @@ def times(
 
     Returns
     -------
-    dict
-        The metrics from ``step_time_s`` to ``bytes_sent_per_rank``.
+    Metrics
+        Those from ``step_time_s`` to ``bytes_sent_per_rank``.
     """
     if ends is None:
         ends = step_ends(trace, world_size, num_steps)
-    found = _parts(trace, ends)
-    sent = found.pop("bytes_sent")
-    mean = {name: float(values.mean()) for name, values in found.items()}
-    step_time, steady = mean["step_time_s"], samples[num_warm_up(num_steps) :]
-    return {
-        **mean,
-        "throughput_samples_per_s": sum(steady) / len(steady) / step_time if step_time else None,
-        "utilization": mean["compute_s"] / step_time if step_time else None,
-        "simulated_s": float(ends.max()),
-        "bytes_sent_per_rank": _whole(sent),
-    }
+    by_rank, steady = _parts(trace, ends), samples[num_warm_up(num_steps) :]
+    step_time, compute, update, comm, exposed, wait, other = (
+        float(values.mean()) for values in by_rank[:-1]
+    )
+    return Metrics(
+        step_time_s=step_time,
+        throughput_samples_per_s=sum(steady) / len(steady) / step_time if step_time else None,
+        utilization=compute / step_time if step_time else None,
+        compute_s=compute,
+        update_s=update,
+        comm_s=comm,
+        exposed_comm_s=exposed,
+        wait_s=wait,
+        other_s=other,
+        simulated_s=float(ends.max()),
+        bytes_sent_per_rank=_whole(by_rank.bytes_sent),
+    )
 
 
 def steady_step_time(ends: Floats) -> float:
@@ -311,34 +396,46 @@ def num_warm_up(num_steps: int) -> int:
     return 1 if num_steps > 1 else 0
 
 
-def per_rank(trace: Trace, world_size: int, num_steps: int) -> dict[str, Floats]:
-    """Return parts of a steady step on each rank, by name, shape `(world_size,)`.
+class RankParts(NamedTuple):
+    """Parts of a steady step on each rank, each of shape `(world_size,)`."""
 
-    The metrics in seconds from ``step_time_s`` to ``other_s``, and ``bytes_sent``.
-    """
+    # seconds, as the metrics of these names
+    step_time_s: Floats
+    compute_s: Floats
+    update_s: Floats
+    comm_s: Floats
+    exposed_comm_s: Floats
+    wait_s: Floats
+    other_s: Floats
+    bytes_sent: Floats
+
+
+def per_rank(trace: Trace, world_size: int, num_steps: int) -> RankParts:
+    """Return the parts of a steady step on each rank."""
     return _parts(trace, step_ends(trace, world_size, num_steps))
 
 
-def _parts(trace: Trace, ends: Floats) -> dict[str, Floats]:
+def _parts(trace: Trace, ends: Floats) -> RankParts:
     """Sum the parts of steps over the spans; ``ends`` as from `step_ends`."""
     world_size, num_steps = ends.shape[0], ends.shape[1] - 1
     first = num_warm_up(num_steps)
     step_time = ends[:, -1] - ends[:, first]  # column s is the end of step s - 1
-    sums = {name: np.zeros(world_size) for name in (*SUMS.values(), "comm_s", "bytes_sent")}
+    sums = {name: np.zeros(world_size) for name in SUMS.values()}
+    comm, sent = np.zeros(world_size), np.zeros(world_size)
     for stack, idle in _with_rests(trace, world_size, _counted(trace, first)):
         activity, ranks = ACTIVITIES[stack.activity], stack.ranks
         length = (stack.end - stack.start).sum(axis=0)
         if activity == "comm":
-            _add(sums["comm_s"], ranks, length)
-            _add(sums["bytes_sent"], ranks, np.broadcast_to(stack.nbytes, len(ranks)))
+            _add(comm, ranks, length)
+            _add(sent, ranks, np.broadcast_to(stack.nbytes, len(ranks)))
         if activity in ("comm", "wait"):
             length = idle.within(ranks, stack.start, stack.end).sum(axis=0)
         _add(sums[SUMS[activity]], ranks, length)
-    for name in ("exposed_comm_s", "wait_s"):
-        sums[name] = _tidy(sums[name], step_time)
-    other = step_time - sum(sums[name] for name in dict.fromkeys(SUMS.values()))
-    found = {"step_time_s": step_time, **sums, "other_s": _tidy(other, step_time)}
-    return {name: values / (num_steps - first) for name, values in found.items()}
+    compute, update, exposed, wait = sums.values()
+    exposed, wait = _tidy(exposed, step_time), _tidy(wait, step_time)
+    other = _tidy(step_time - sum((compute, update, exposed, wait)), step_time)
+    parts = (step_time, compute, update, comm, exposed, wait, other, sent)
+    return RankParts(*(values / (num_steps - first) for values in parts))
 
 
 def exposed_by_collective(
@@ -429,7 +526,7 @@ def step_ends(trace: Trace, world_size: int, num_steps: int) -> Floats:
 
 
 def scaling_efficiency(
-    points: Sequence[tuple[int, dict[str, Any]]],
+    points: Sequence[tuple[int, Metrics]],
 ) -> list[float | None]:
     """Return the throughput per rank relative to the smallest world size, one value per point.
 
@@ -437,7 +534,7 @@ def scaling_efficiency(
     None without throughput.
     """
     per_rank = [
-        metrics["throughput_samples_per_s"] / n if metrics["throughput_samples_per_s"] else None
+        metrics.throughput_samples_per_s / n if metrics.throughput_samples_per_s else None
         for n, metrics in points
     ]
     base = per_rank[min(range(len(points)), key=lambda i: points[i][0])]
@@ -537,14 +634,10 @@ JOULES = 3.6e6  # joules per kWh
 
 MILLION = 1e6
 
-# parts of a step's time in which a device is busy, waits, and rests
-BUSY = ("compute_s", "update_s")
-WAITING = ("exposed_comm_s", "wait_s")
-REST = ("other_s",)
 FULL = 0.9  # share of its memory from which a device counts as full
 
 
-def limit_of(metrics: Mapping[str, Any], memory_share: float) -> str:
+def limit_of(metrics: Metrics, memory_share: float) -> str:
     """Return the largest part of a step, or ``memory`` if the fullest device is full.
 
     ``memory_share`` is its peak over its capacity.
@@ -552,10 +645,10 @@ def limit_of(metrics: Mapping[str, Any], memory_share: float) -> str:
     if memory_share >= FULL:
         return "memory"
     parts = {
-        "compute": sum(metrics[key] for key in BUSY),
-        "communication": metrics["exposed_comm_s"],
-        "waiting": metrics["wait_s"],
-        "other": metrics["other_s"],
+        "compute": metrics.busy_s,
+        "communication": metrics.exposed_comm_s,
+        "waiting": metrics.wait_s,
+        "other": metrics.other_s,
     }
     return max(parts, key=lambda name: parts[name])
 
@@ -633,16 +726,16 @@ def energy_range(rates: Rates, busy: N, waiting: N, rest: N) -> tuple[N, N] | No
     return None if low is None or high is None else (low, high)
 
 
-def step_bill(rates: Rates, metrics: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+def step_bill(rates: Rates, metrics: Metrics) -> dict[str, dict[str, float | None]]:
     """Return cost and energy of a steady step, and of a million samples or tokens.
 
     Parameters
     ----------
     rates : Rates
         Of the cluster.
-    metrics : mapping
-        As of `simdp.results.metrics`; times are means over ranks, so that with different devices
-        the energy is that of equal shares of each state.
+    metrics : Metrics
+        Times are means over ranks, so that with different devices the energy is that of equal
+        shares of each state.
 
     Returns
     -------
@@ -651,14 +744,14 @@ def step_bill(rates: Rates, metrics: Mapping[str, Any]) -> dict[str, dict[str, f
         other; ``million_samples`` and ``million_tokens``, if any. Each has ``cost_usd`` and
         ``energy_kwh``.
     """
-    busy, waiting, rest = (sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST))
-    step = bill(rates, busy, waiting, rest)
+    waiting = metrics.waiting_s
+    step = bill(rates, metrics.busy_s, waiting, metrics.other_s)
     found = {"step": step._asdict(), "exposed": bill(rates, 0.0, waiting, 0.0)._asdict()}
-    for name, key in (
-        ("million_samples", "throughput_samples_per_s"),
-        ("million_tokens", "tokens_per_s"),
+    for name, rate in (
+        ("million_samples", metrics.throughput_samples_per_s),
+        ("million_tokens", metrics.tokens_per_s),
     ):
-        done = (metrics.get(key) or 0.0) * metrics["step_time_s"]
+        done = (rate or 0.0) * metrics.step_time_s
         if done:
             found[name] = {
                 part: None if value is None else value * MILLION / done
@@ -667,10 +760,9 @@ def step_bill(rates: Rates, metrics: Mapping[str, Any]) -> dict[str, dict[str, f
     return found
 
 
-def lasting(rates: Rates, metrics: Mapping[str, Any], seconds: float) -> Bill[float]:
+def lasting(rates: Rates, metrics: Metrics, seconds: float) -> Bill[float]:
     """Return cost and energy of a time of consecutive steady steps."""
-    parts = [sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST)]
-    step_time = metrics["step_time_s"]
+    parts, step_time = (metrics.busy_s, metrics.waiting_s, metrics.other_s), metrics.step_time_s
     return bill(rates, *(seconds * part / step_time if step_time else 0.0 for part in parts))
 
 

@@ -17,7 +17,7 @@ from simdp.errors import ScenarioError, joined, one_line
 from simdp.files import put_text, read_json, write_whole
 from simdp.keys import with_current_keys
 from simdp.results.memory import LaunchedKernels
-from simdp.results.metrics import ORDER
+from simdp.results.metrics import LABELS, Metrics
 from simdp.results.trace import Trace
 
 
@@ -40,12 +40,6 @@ class Inline:
 
 Columns = dict[str, list[Any]]  # values by column, of equal length; None if one does not apply
 
-LARGEST = ("bytes_sent_per_rank", "peak_memory_bytes")
-"""Lists over ranks; a row has the largest value."""
-
-LAST = ("loss", "lr", "grad_norm", "loss_scale")
-"""Lists over steps; a row has the last value, as ``last_loss``."""
-
 FAILED = "failed"  # the column of the reason why a point has no result
 
 
@@ -61,21 +55,22 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
 
 
 def figures_of(
-    metrics: Mapping[str, Any], cost: Mapping[str, Any] | None, target: Mapping[str, Any] | None
+    metrics: Metrics, cost: Mapping[str, Any] | None, target: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return figures of a point, of the fields of a `Result`, by name.
 
-    Nested ones have a dotted name, lists have one value.
+    Nested ones have a dotted name. Lists have their largest value, or the last, as ``last_loss``,
+    if their declaration gives one.
     """
     found: dict[str, Any] = {}
-    for name in ORDER:
-        value = metrics.get(name)
+    for name, label in LABELS.items():
+        value = metrics[name]
         if isinstance(value, list):
-            if name in LARGEST:
+            if label.reduced == "largest":
                 found[name] = max(value, default=None)
-            elif name in LAST:
+            elif label.reduced == "last":
                 found[f"last_{name}"] = value[-1] if value else None
-        elif value is not None:
+        elif value is not None and value == value:  # NaN: it was not timed
             found |= dict(_flat(name, value))
     return found | dict(_flat("cost", cost or {})) | dict(_flat("target", target or {}))
 
@@ -137,8 +132,8 @@ class Result(Inline):
         As resolved; loads again.
     set : dict
         Settings of this point of a sweep; empty without a sweep.
-    metrics : dict
-        The metrics of `simdp.results.metrics.ORDER`.
+    metrics : Metrics
+        Also a mapping: ``metrics["step_time_s"]``.
     trace : Trace or None
         Every span; None for a result that was loaded.
     replicas : list of dict of str to ndarray, or None
@@ -197,7 +192,7 @@ class Result(Inline):
 
     scenario: dict[str, Any]
     set: dict[str, Any]
-    metrics: dict[str, Any]
+    metrics: Metrics
     trace: Trace | None = None
     replicas: list[dict[str, Array]] | None = None
     outputs: list[list[Array]] | None = None
@@ -222,9 +217,9 @@ class Result(Inline):
 
     def __repr__(self) -> str:
         n, metrics = self.world_size, self.metrics
-        step, rate = metrics.get("step_time_s"), metrics.get("throughput_samples_per_s")
+        rate = metrics.throughput_samples_per_s
         parts = [f"{n} rank{'s' if n > 1 else ''}"]
-        parts += [f"{1e3 * step:.4g} ms per step"] if step is not None else []
+        parts += [f"{1e3 * metrics.step_time_s:.4g} ms per step"] if metrics.has_times else []
         parts += [f"{rate:,.0f} samples/s"] if rate is not None else []
         return f"<Result {self.scenario.get('name', 'scenario')}: {', '.join(parts)}>"
 
@@ -308,7 +303,7 @@ class Study(Inline):
         points = [
             {"set": point.set, "metrics": None, "problems": point.problems}
             if isinstance(point, FailedPoint)
-            else {"set": point.set, "metrics": point.metrics}
+            else {"set": point.set, "metrics": dict(point.metrics)}
             | ({"network": point.network} if point.network else {})
             | ({"server": point.server} if point.server else {})
             | ({"participation": point.participation} if point.participation else {})
@@ -363,7 +358,7 @@ class Study(Inline):
                 Result(
                     _set_in(scenario, point["set"]),
                     point["set"],
-                    point["metrics"],
+                    Metrics.of(point["metrics"]),
                     network=point.get("network", {}),
                     server=point.get("server"),
                     participation=point.get("participation"),

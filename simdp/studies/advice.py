@@ -12,7 +12,7 @@ from typing import Any
 
 from simdp.engine.simulate import is_quick, memory_needed, step_metrics
 from simdp.reports.figures import nbytes
-from simdp.results.metrics import steady_step_time
+from simdp.results.metrics import Metrics, steady_step_time
 from simdp.results.result import Advice, Result
 from simdp.scenario.root import Scenario
 from simdp.strategies.memory import fits
@@ -42,11 +42,11 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
         repeated by times only.
     """
     m, n = result.metrics, scenario.cluster.world_size
-    step_time = m["step_time_s"]
+    step_time = m.step_time_s
     if not 1 < n <= MAX_RANKS or not step_time or scenario.workload.mode != "training":
         return None
     changes = [*around_stragglers(scenario)]
-    if m["exposed_comm_s"] >= LEAST_EXPOSED * step_time:
+    if m.exposed_comm_s >= LEAST_EXPOSED * step_time:
         changes += _changes(scenario, m)
     if not changes:
         return None
@@ -79,13 +79,11 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
     return Advice(lines, tried, listed[:MOST])
 
 
-def _in_words(
-    change: VariantChange, changed: Scenario | None, metrics: dict[str, Any]
-) -> str | None:
+def _in_words(change: VariantChange, changed: Scenario | None, metrics: Metrics) -> str | None:
     """Title of a change with the memory that it costs; None where devices have less."""
     if changed is None or change.family not in _exact_values(changed):
         return change.in_words()
-    peaks, now = memory_needed(changed).peak.tolist(), max(metrics["peak_memory_bytes"])
+    peaks, now = memory_needed(changed).peak.tolist(), max(metrics.peak_memory_bytes)
     if not fits(changed.cluster, peaks):
         return None
     more = max(peaks) - now
@@ -98,7 +96,7 @@ def _first_steps(scenario: Scenario, result: Result) -> float | None:
     ends, workload = result.step_ends, scenario.workload
     if ends is None or ends.shape[1] <= STEPS or workload.inject or result.participation:
         return None
-    if result.metrics["skipped_steps"]:  # a skipped update takes less time
+    if result.metrics.skipped_steps:  # a skipped update takes less time
         return None
     n, seed = scenario.cluster.world_size, scenario.seed
     batches = workload.batches(n, seed, scenario.base, has_indices=False)
@@ -110,10 +108,10 @@ def _first_steps(scenario: Scenario, result: Result) -> float | None:
 def _samples_per_second(scenario: Scenario | None) -> float | None:
     """Samples per second of a scenario; None for None, and where it takes long to simulate."""
     metrics = None if scenario is None else step_metrics(scenario)
-    return None if metrics is None else metrics["throughput_samples_per_s"]
+    return None if metrics is None else metrics.throughput_samples_per_s
 
 
-def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantChange]:
+def _changes(scenario: Scenario, metrics: Metrics) -> Iterator[VariantChange]:
     """Yield changes to communication that may help."""
     workload, strategy = scenario.workload, scenario.strategy
     if workload.microbatch is not None and isinstance(workload.grad_accum, int):
@@ -125,7 +123,7 @@ def _changes(scenario: Scenario, metrics: dict[str, Any]) -> Iterator[VariantCha
         if now[key] != value:
             yield VariantChange(key, f"strategy.{key}", value)
     if strategy.varies_buckets:
-        yield from _of_buckets(scenario, metrics["bucket_bytes"] or [])
+        yield from _of_buckets(scenario, metrics.bucket_bytes or [])
     played = not scenario.collectives.cost_of("all_reduce").timed
     if played and scenario.cluster.world_size <= MAX_PLANNED_RANKS:
         for kind in ALGORITHMS:
@@ -140,7 +138,7 @@ def _exact_values(scenario: Scenario) -> dict[str, Any]:
     return {**strategy.faster_options, **(strategy.sync_once if has_several else {})}
 
 
-def _of_buckets(scenario: Scenario, buckets: list[float]) -> Iterator[VariantChange]:
+def _of_buckets(scenario: Scenario, buckets: list[int]) -> Iterator[VariantChange]:
     workload, options = scenario.workload, dict(scenario.strategy)
     if options["comm_hook"].kind == "none" and workload.gradient_itemsize > 2:
         devices = scenario.cluster.devices()

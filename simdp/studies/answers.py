@@ -6,7 +6,8 @@ of a second to a run. Points of a sweep only get their interval.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -15,7 +16,7 @@ from simdp.cluster.stragglers import DegradedLink, SlowRank, Straggler
 from simdp.engine.outcome import is_missed
 from simdp.engine.recorded_script import Heard, Stopwatch
 from simdp.engine.simulate import is_quick, play, step_metrics, trace_of_run
-from simdp.results.metrics import busy_times, slowest, steady_step_time
+from simdp.results.metrics import Metrics, busy_times, slowest, steady_step_time
 from simdp.results.result import Result
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario.root import Scenario
@@ -61,9 +62,10 @@ def complete(scenario: Scenario, result: Result) -> None:
         even = step_time_with(scenario, [])
         result.lost = lost_to(scenario, metrics, even)
         is_measured = any(loss["seconds"] is not None for loss in result.lost)
-        metrics["without_stragglers_s"] = even if is_measured else None
+        metrics = replace(metrics, without_stragglers_s=even if is_measured else None)
         result.slowest = _slowest(scenario, result)
-    metrics["interval_s"] = interval_of(scenario, metrics["step_time_s"])
+    ends = interval_of(scenario, metrics.step_time_s)
+    result.metrics = replace(metrics, interval_s=ends)
 
 
 def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float | None:
@@ -71,7 +73,7 @@ def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float
     even = timed_only(scenario, stragglers=list(stragglers))
     metrics = step_metrics(even)
     if metrics is not None:
-        return float(metrics["step_time_s"])
+        return metrics.step_time_s
     if not is_short(scenario):
         return None
     ends = StepEnds(scenario.cluster.world_size)
@@ -80,14 +82,14 @@ def step_time_with(scenario: Scenario, stragglers: Sequence[Straggler]) -> float
 
 
 def lost_to(
-    scenario: Scenario, metrics: Mapping[str, Any], without_all: float | None
+    scenario: Scenario, metrics: Metrics, without_all: float | None
 ) -> list[dict[str, Any]]:
     """Cost of each straggler, as `Result.lost`: the run again without it, with the same draws.
 
     ``metrics`` are those of the run with all stragglers, ``without_all`` the time of a steady step
     with none [s].
     """
-    cluster, losses, step_time = scenario.cluster, list[dict[str, Any]](), metrics["step_time_s"]
+    cluster, losses, step_time = scenario.cluster, list[dict[str, Any]](), metrics.step_time_s
     stragglers = cluster.stragglers
     for number, straggler in enumerate(stragglers[:MAX_CAUSES]):
         without = without_all
@@ -145,7 +147,7 @@ def interval_of(
     scenario: Scenario,
     step_time: float,
     heard: Heard | None = None,
-    metrics: Mapping[str, Any] | None = None,
+    metrics: Metrics | None = None,
 ) -> list[float] | None:
     """Compute the 90 % interval of a step from the uncertainty of the constants [s].
 

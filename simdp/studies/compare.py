@@ -397,7 +397,7 @@ def _fill(
     if cluster.price is not None or cluster.power is not None or scenario.target is not None:
         point.bill, point.target = result.cost, result.target
     point.device_bytes, point.capacity_bytes = _fullest_device(
-        cluster, result.metrics["peak_memory_bytes"]
+        cluster, result.metrics.peak_memory_bytes
     )
     if result.replicas is None:
         return first

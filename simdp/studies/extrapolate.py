@@ -12,13 +12,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from simdp.cluster.hardware import catalogue_device, close_devices, device_option, read_machine
 from simdp.engine.simulate import simulate, times_alone
 from simdp.errors import ScenarioError, UnitError, joined
-from simdp.results.metrics import BUSY, REST, WAITING, limit_of
+from simdp.results.metrics import PARTS, Metrics, limit_of
 from simdp.results.plan import ExtrapolatedPoint, Extrapolation, RecordedStep
 from simdp.results.result import FailedPoint, Result, Study
 from simdp.scenario import checked
@@ -43,7 +44,6 @@ from simdp.workload.models import MODEL
 
 HELD = {"hook": "0 s", "launch": "0 s"}  # overheads that a trace with collectives already contains
 
-PARTS = BUSY + WAITING + REST
 
 PLAIN_KEYS = ("machine", "world_size", "devices_per_node")
 """Keys of a cluster that are not remarked on."""
@@ -252,8 +252,8 @@ def recording_of_scenario(
         kind,
         named,
         scenario.cluster.world_size,
-        metrics["step_time_s"],
-        metrics["throughput_samples_per_s"],
+        metrics.step_time_s,
+        metrics.throughput_samples_per_s or nan,
     )
     machine = raw["cluster"].get("machine")
     return SourceRecording(step, raw, file.parent, machine if isinstance(machine, str) else None)
@@ -296,7 +296,7 @@ def _seconds(value: float) -> str:
     return format_quantity(float(f"{value:.9g}"), "time")
 
 
-def _times(scenario: Scenario) -> dict[str, Any]:
+def _times(scenario: Scenario) -> Metrics:
     """Metrics of a timing-only run."""
     return (times_alone(scenario) or simulate(scenario, keep_trace=False)).metrics
 
@@ -401,7 +401,7 @@ class Points:
         alone["cluster"] |= {"world_size": 1} | ({"device": device} if device else {})
         alone["workload"] |= {"compute": "roofline", "microbatch": microbatch, "grad_accum": 1}
         alone["workload"].pop("global_batch", None)
-        return float(_times(checked(alone, self.recording.base))["step_time_s"])
+        return float(_times(checked(alone, self.recording.base)).step_time_s)
 
     def planned(self) -> list[PlannedPoint]:
         """Every point, in the order of machines, strategies and numbers of GPUs."""
@@ -516,20 +516,20 @@ def _point(
         problem = planned.problem if result is None else joined(result.problems)  # type: ignore[union-attr]
         return replace(point, problem=problem)
     metrics, cluster = result.metrics, planned.scenario.cluster
-    peaks = metrics["peak_memory_bytes"]
+    peaks = metrics.peak_memory_bytes
     rooms = [device.memory / cluster.ranks_per_device for device in cluster.devices()]
     fullest = max(range(len(peaks)), key=lambda rank: peaks[rank] / rooms[rank])
-    ends = metrics["interval_s"] or (None, None)
-    rate, fits = metrics["throughput_samples_per_s"], metrics["fits_memory"]
+    ends = metrics.interval_s or (None, None)
+    rate, fits = metrics.throughput_samples_per_s, metrics.fits_memory
     speedup = rate / recording.step.throughput_samples_per_s if rate else None
     is_trace, share = recording.step.kind == "trace", float(peaks[fullest] / rooms[fullest])
     return replace(
         point,
-        step_time_s=metrics["step_time_s"],
+        step_time_s=metrics.step_time_s,
         low_s=ends[0],
         high_s=ends[1],
         throughput_samples_per_s=rate,
-        tokens_per_s=metrics["tokens_per_s"],
+        tokens_per_s=metrics.tokens_per_s,
         speedup=speedup,
         efficiency=speedup and speedup * recording.step.gpus / planned.gpus,
         peak_memory_bytes=float(peaks[fullest]),

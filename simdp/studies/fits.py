@@ -22,7 +22,7 @@ from simdp.engine.phases import EDGE, MemoryLine, lines_by_phase
 from simdp.engine.simulate import memory_needed, play, simulate
 from simdp.errors import ScenarioError
 from simdp.reports.figures import host_need, nbytes
-from simdp.results.metrics import steady_step_time
+from simdp.results.metrics import Metrics, steady_step_time
 from simdp.results.plan import Fitting, FittingRow
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario.checks import joint_problems
@@ -421,7 +421,7 @@ class _Trial:
         time = self._step_time(size) if has_times and self.state != "no" else None
         samples_per_s = size * gpus / time if time else None
         speeds = rates(self.whole, samples_per_s, time or 0.0)
-        tokens, price = speeds["tokens_per_s"], self.whole.cluster.rates().price
+        tokens, price = speeds.tokens_per_s, self.whole.cluster.rates().price
         least, most = self.taken
         on_host = offloaded_nbytes(self.whole)
         is_unsure = on_host > 0 and self.whole.cluster.host_memory is None and self.state == "yes"
@@ -433,7 +433,7 @@ class _Trial:
             peak_memory_bytes=self.peak,
             step_time_s=time,
             tokens_per_s=tokens,
-            mfu=speeds["mfu"],
+            mfu=speeds.mfu,
             settings=self.method.settings,
             method=self.method.name,
             state=self.state,
@@ -464,7 +464,7 @@ class _Trial:
         """Time of a steady step of the whole model [s]."""
         scenario = self.at(microbatch)
         if not _is_uniform(self.strategy):
-            return float(simulate(scenario).metrics["step_time_s"])
+            return float(simulate(scenario).metrics.step_time_s)
         workload = scenario.workload.model_copy(update={"steps": STEPS})
         scenario = scenario.model_copy(update={"workload": workload})
         ends = StepEnds(scenario.cluster.world_size)
@@ -566,18 +566,18 @@ def fitting_settings(scenario: Scenario) -> list[MemoryNeed]:
     return [need for need in tried if need.fits] or tried
 
 
-def need_in_words(scenario: Scenario, metrics: Mapping[str, Any]) -> str:
+def need_in_words(scenario: Scenario, metrics: Metrics) -> str:
     """Describe a rank's memory and its device's, and whether more ranks could help.
 
     ``metrics`` are those of the scenario's result.
     """
-    peaks = metrics["peak_memory_bytes"]
+    peaks = metrics.peak_memory_bytes
     if fits(scenario.cluster, peaks):
         return host_need(offloaded_nbytes(scenario), scenario.cluster.host_memory)
     k, devices = scenario.cluster.ranks_per_device, scenario.cluster.devices()
     worst = max(range(len(peaks)), key=lambda rank: peaks[rank] / devices[rank].memory)
     there = nbytes(devices[worst].memory) + (f" that {k} ranks share" if k > 1 else "")
-    never = ", however many ranks there are" if _is_whole(scenario, metrics["memory_bytes"]) else ""
+    never = ", however many ranks there are" if _is_whole(scenario, metrics.memory_bytes) else ""
     needs = f"a rank needs {nbytes(peaks[worst])} of {there}{never}"
     return needs + _too_large_a_unit(scenario, worst, devices[worst].memory / k)
 

@@ -35,6 +35,7 @@ from simdp.collectives.costs.nccl import PAYLOAD, Efficiencies, NcclCost, pooled
 from simdp.engine.compute.profile_times import is_measured_on
 from simdp.errors import ScenarioError
 from simdp.reports.captions import model_name
+from simdp.results.metrics import Metrics
 from simdp.scenario.overrides import set_key
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.remarks import replaced_parts
@@ -730,13 +731,13 @@ def step_novelty_spread(new: Sequence[str], exposed: float) -> float:
 
 
 def step_interval(
-    metrics: Mapping[str, Any],
+    metrics: Metrics,
     scenario: Scenario,
     known: Sequence[Known],
     seconds: Callable[[Sequence[Scenario]], Sequence[float]],
 ) -> Interval:
     """Compute the 90 % interval of a step's time [s] with ``metrics``; else as `interval`."""
-    time = float(metrics["step_time_s"])
+    time = float(metrics.step_time_s)
     known = with_pool(known, scenario)
     ends = interval(time, scenario, known, seconds)
     return widened(time, ends, deviation(metrics, scenario, known))
@@ -747,7 +748,7 @@ def deviation_of(low: float, high: float) -> float:
     return log(high / low) / (2 * NORMAL_90)
 
 
-def deviation(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
+def deviation(metrics: Metrics, scenario: Scenario, known: Sequence[Known]) -> float:
     """Standard deviation of a step's logarithm by errors outside its constants' intervals.
 
     ``known`` includes the pool's constants.
@@ -756,7 +757,7 @@ def deviation(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Kn
     return hypot(more, by_data_sheet(metrics, scenario, known), by_scaling(metrics, scenario))
 
 
-def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequence[Known]) -> float:
+def by_data_sheet(metrics: Metrics, scenario: Scenario, known: Sequence[Known]) -> float:
     """Standard deviation of a step's logarithm by compute that is predicted from data sheets.
 
     0 for devices that the scenario describes itself. Measurements in one precision do not apply to
@@ -765,10 +766,10 @@ def by_data_sheet(metrics: Mapping[str, Any], scenario: Scenario, known: Sequenc
     names = {device.name for device in scenario.cluster.devices()}
     fitted = fits_devices(known) and not has_new_precision(scenario, known)
     measured = scenario.workload.compute.source != "roofline" or fitted
-    time = float(metrics["step_time_s"])
+    time = float(metrics.step_time_s)
     if not known or measured or not names & set(DEVICES.names()) or not time:
         return 0.0
-    return BY_DATA_SHEET * float(metrics["compute_s"] + metrics["update_s"]) / time
+    return BY_DATA_SHEET * float(metrics.compute_s + metrics.update_s) / time
 
 
 def fits_devices(known: Sequence[Known]) -> bool:
@@ -776,16 +777,16 @@ def fits_devices(known: Sequence[Known]) -> bool:
     return any(key.startswith(DEVICE) for source in known for key in source.calibration.intervals)
 
 
-def by_scaling(metrics: Mapping[str, Any], scenario: Scenario) -> float:
+def by_scaling(metrics: Metrics, scenario: Scenario) -> float:
     """Standard deviation of a step's logarithm by compute that was measured on another device.
 
     The share of the peak that a kernel reaches differs between devices: both ends of the ratio are
     as uncertain as data sheets.
     """
-    time = float(metrics["step_time_s"])
+    time = float(metrics.step_time_s)
     if not is_scaled(scenario):
         return 0.0
-    compute = float(metrics["compute_s"] + metrics["update_s"])
+    compute = float(metrics.compute_s + metrics.update_s)
     return BY_DATA_SHEET * compute / time if time else 0.0
 
 
@@ -800,29 +801,29 @@ def is_scaled(scenario: Scenario) -> bool:
     )
 
 
-def _mean_slowdown(metrics: Mapping[str, Any], scenario: Scenario) -> float:
+def _mean_slowdown(metrics: Metrics, scenario: Scenario) -> float:
     """Relative increase of compute time beside a step's collectives, at their mean bandwidth."""
     rule = scenario.cluster.overheads.compute_slowdown
     if not isinstance(rule, Contention):
         return rule
-    steps = float(metrics["simulated_s"]) / float(metrics["step_time_s"])
-    seconds = float(metrics["comm_s"]) * steps
-    sent = max(metrics["bytes_sent_per_rank"], default=0.0)
+    steps = float(metrics.simulated_s) / float(metrics.step_time_s)
+    seconds = float(metrics.comm_s) * steps
+    sent = max(metrics.bytes_sent_per_rank, default=0.0)
     bandwidth = sent / seconds if seconds else 0.0
     return rule.slowdown(scenario.cluster.devices()[0], bandwidth, bandwidth)
 
 
-def exposed_part(metrics: Mapping[str, Any], scenario: Scenario) -> float:
+def exposed_part(metrics: Metrics, scenario: Scenario) -> float:
     """Share of a step that communication adds to it, 0 to 1.
 
     Exposed communication and waiting, plus the slowdown of the compute that hides the rest:
     overlapped compute takes ``1 + compute_slowdown`` times as long.
     """
-    time = float(metrics["step_time_s"])
+    time = float(metrics.step_time_s)
     if not time:
         return 0.0
     slowdown = _mean_slowdown(metrics, scenario)
-    exposed, waited = float(metrics["exposed_comm_s"]), float(metrics["wait_s"])
-    hidden = max(float(metrics["comm_s"]) - exposed, 0.0)
+    exposed, waited = float(metrics.exposed_comm_s), float(metrics.wait_s)
+    hidden = max(float(metrics.comm_s) - exposed, 0.0)
     stretched = hidden * slowdown / (1.0 + slowdown)
     return min((exposed + waited + stretched) / time, 1.0)

@@ -20,7 +20,7 @@ from simdp.engine.job.training import JobPlan
 from simdp.engine.outcome import NOT_REACHED, not_reached, price_date
 from simdp.errors import ScenarioError
 from simdp.results.job import BADPUT, JobRuns, JobStretch, JobStudy, Spread
-from simdp.results.metrics import bill, energy_range
+from simdp.results.metrics import Metrics, bill, energy_range
 from simdp.results.result import Result
 from simdp.scenario.root import Scenario
 from simdp.studies.executor import PointExecutor, executor_for
@@ -217,7 +217,7 @@ def _assumed(point: Scenario, plan: JobPlan) -> dict[str, Any]:
     mttf, saving = mttf_of(plan), plan.savings[-1] if plan.savings else None
     guarded = guarded_mttf_of(plan) if saving else mttf
     paced = on_nodes(point, plan.num_nodes)
-    times = {"step_time_s": plan.pace.step, "simulated_s": plan.pace.step * SOME_STEPS}
+    times = Metrics(step_time_s=plan.pace.step, simulated_s=plan.pace.step * SOME_STEPS)
     return {
         "num_steps": plan.length.num_steps,
         "step_s": plan.pace.step,

@@ -6,7 +6,7 @@ Executors return, and stores keep, the same plain data, so that results do not d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from simdp.arrays import Array
 from simdp.engine.clocks.clock import Fabric
 from simdp.engine.outcome import launched
 from simdp.engine.simulate import simulate, trace_of_run
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result
 from simdp.results.trace import Trace, TraceToCome, arrays_of, trace_of
 from simdp.scenario.overrides import Raw
@@ -170,12 +171,14 @@ def play(request: PointRequest) -> Plain:
     )
     if heard is not None and (heard.ops or request.interval == "any"):
         metrics = result.metrics
-        metrics["interval_s"] = interval_of(request.point, metrics["step_time_s"], heard, metrics)
+        ends = interval_of(request.point, metrics.step_time_s, heard, metrics)
+        result.metrics = replace(metrics, interval_s=ends)
     value = {
         field.name: getattr(result, field.name)
         for field in fields(result)
         if field.name not in NOT_KEPT
     }
+    value["metrics"] = dict(result.metrics)
     if result.step_ends is not None:
         value["step_ends"] = result.step_ends.tolist()
     arrays: dict[str, Array] = {}
@@ -218,10 +221,11 @@ def result_of(
         for name, array in (arrays or {}).items()
         if name.startswith(WEIGHTS)
     }
-    ends = value.pop("step_ends")
+    ends, metrics = value.pop("step_ends"), value.pop("metrics")
     return Result(
         scenario=raw,
         set={},
+        metrics=Metrics.of(metrics),
         trace=trace,
         replicas=[weights] if weights else None,
         step_ends=None if ends is None else np.array(ends),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
@@ -173,7 +174,7 @@ def _alone(scenario: Scenario, fabric: Fabric, progress: Progress | None, part: 
         total = scenario.workload.num_steps(scenario.cluster.world_size, scenario.base)
         step = partial(_report, progress, total)
     result = simulate(scenario, fabric=fabric, progress=step, keep_trace=True, **part)
-    compute = result.metrics["compute_s"]
+    compute = result.metrics.compute_s
     result.compute_parts = compute_parts(scenario, compute, peak_flops(scenario))
     if part.get("stop_after") is None:
         complete(scenario, result)
@@ -192,4 +193,4 @@ def _compare(scenario: Scenario, results: list[Result]) -> None:
     for group in grouped(zip(map(repr, rests), results, strict=True)).values():
         values = scaling_efficiency([(result.world_size, result.metrics) for result in group])
         for result, value in zip(group, values, strict=True):
-            result.metrics["scaling_efficiency"] = value
+            result.metrics = replace(result.metrics, scaling_efficiency=value)

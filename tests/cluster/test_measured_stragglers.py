@@ -249,7 +249,7 @@ def test_a_run_of_that_job_has_the_ratio_that_was_measured(load):
         "steps": 3,
     }
     result = simdp.simulate(load(cluster=cluster, workload=workload, numerics=False))
-    compute = per_rank(result.trace, 4, 3)["compute_s"]
+    compute = per_rank(result.trace, 4, 3).compute_s
     assert compute[0] == pytest.approx(19.23, rel=1e-6)
     assert compute.max() / compute.mean() == pytest.approx(1.7591, abs=1e-4)
     assert result.metrics["step_time_s"] == pytest.approx(2.355 * 19.23, rel=1e-4)

@@ -7,7 +7,7 @@ import simdp
 from simdp.cluster.stragglers import STRAGGLERS
 from simdp.collectives.costs import LinksCost, Wiring
 from simdp.collectives.costs.nccl import NcclCost
-from simdp.engine.outcome import NOT_REACHED, RATES, wires_of
+from simdp.engine.outcome import NOT_REACHED, ModelRates, wires_of
 from simdp.scenario import checked
 from simdp.studies.compare import compare
 from simdp.studies.sweep import sweep
@@ -84,7 +84,7 @@ def test_a_model_that_only_has_times_has_no_rates(tmp_path):
         "name,forward_us,backward_us,gradient_bytes\na,10,20,4000\n"
     )
     m = metrics(tmp_path, {"model": {"kind": "profile", "path": "layers.csv"}, "microbatch": 4})
-    assert all(m[name] is None for name in RATES)
+    assert all(m[name] is None for name in ModelRates._fields)
 
 
 WIRING = Wiring(16, 2, 8, 1e-6, 400e9, 5e-6, 200e9, 4)

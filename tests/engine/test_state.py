@@ -138,7 +138,7 @@ def facts(result):
     """All that a run told, to the bit."""
     trace = result.trace
     return {
-        "metrics": json.dumps(result.metrics),
+        "metrics": json.dumps(dict(result.metrics)),
         "network": result.network,
         "server": result.server,
         "names": trace.names,

@@ -7,6 +7,7 @@ from simdp.engine import recorded_script as module
 from simdp.engine.choice import Planner
 from simdp.engine.recorded_script import Stopwatch
 from simdp.engine.simulate import plans_of, simulate, times_alone
+from simdp.results.metrics import Metrics
 from simdp.studies.variants import with_numbers
 
 FEW = {"numerics": False, "workload.steps": 3}
@@ -243,7 +244,7 @@ def test_micro_steps_that_differ_are_all_played(load, monkeypatch):
     start = {**NCCL, "workload.grad_accum": 16, "workload.input": {"per_sample": "1 ms"}}
     first = load(start)
     stopwatch = Stopwatch(first)
-    monkeypatch.setattr(stopwatch, "metrics", {"step_time_s": 1.01 * step_time(first)})
+    monkeypatch.setattr(stopwatch, "metrics", Metrics(step_time_s=1.01 * step_time(first)))
     other = other_than(first, load, start, PLAYED[0])
     assert stopwatch.step_times([other])[0] == pytest.approx(step_time(other), rel=1e-12, abs=0)
 

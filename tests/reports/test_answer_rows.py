@@ -1,7 +1,10 @@
 """Answers in words: what things cost, what is known of the hardware, and what would help."""
 
+from dataclasses import replace
+
 from simdp.reports import answers
 from simdp.reports.figures import Row, seconds
+from simdp.results.metrics import Metrics
 from simdp.results.result import Advice, Result
 
 
@@ -9,7 +12,7 @@ def shown(rows):
     return [(row.label, row.text) for row in rows]
 
 
-DULL = {"step_time_s": 1e-3, "exposed_comm_s": 0.0, "throughput_samples_per_s": 2000.0}
+DULL = Metrics(step_time_s=1e-3, exposed_comm_s=0.0, throughput_samples_per_s=2000.0)
 
 
 def result(network=None, remarks=None, all_reduce="ring"):
@@ -19,27 +22,43 @@ def result(network=None, remarks=None, all_reduce="ring"):
 
 def test_rates_are_written_where_they_apply():
     assert answers.rates(DULL) == ["2,000 samples/s"]
-    assert answers.rates(DULL | {"tokens_per_s": 1e6}) == ["2,000 samples/s", "1,000,000 tokens/s"]
-    assert answers.rates(DULL | {"throughput_samples_per_s": None}) == ["-"]
+    assert answers.rates(replace(DULL, **{"tokens_per_s": 1e6})) == [
+        "2,000 samples/s",
+        "1,000,000 tokens/s",
+    ]
+    assert answers.rates(replace(DULL, **{"throughput_samples_per_s": None})) == ["-"]
     assert shown(answers.mfu(DULL)) == []
-    assert shown(answers.mfu(DULL | {"mfu": 0.4567})) == [("MFU", "45.7 % of the devices' peak")]
-    again = DULL | {"mfu": 0.3, "hfu": 0.4}
+    assert shown(answers.mfu(replace(DULL, **{"mfu": 0.4567}))) == [
+        ("MFU", "45.7 % of the devices' peak")
+    ]
+    again = replace(DULL, **{"mfu": 0.3, "hfu": 0.4})
     assert shown(answers.mfu(again)) == [("MFU", "30 % of the devices' peak; HFU 40 %")]
-    each = DULL | {"tokens_per_s": 1e6, "tokens_per_s_per_gpu": 2.5e5}
+    each = replace(DULL, **{"tokens_per_s": 1e6, "tokens_per_s_per_gpu": 2.5e5})
     assert answers.rates(each)[1] == "1,000,000 tokens/s, 250,000 per device"
 
 
 def test_costs_are_written_as_the_step_without_them():
     assert shown(answers.costs(DULL, seconds)) == []
     full = {"exposed_comm_s": 0.25e-3, "interval_s": [0.9e-3, 1.2e-3], "without_stragglers_s": 8e-4}
-    assert shown(answers.costs(DULL | full, seconds)) == [
+    assert shown(answers.costs(replace(DULL, **full), seconds)) == [
         ("90 % interval of a step", "900 us to 1.2 ms"),
         ("without stragglers", "800 us, 20 % less"),
         ("if all comm was hidden", "750 us, 25 % less"),
     ]
-    same = shown(answers.costs(DULL | {"without_stragglers_s": 0.9999e-3}, seconds))
+    same = shown(answers.costs(replace(DULL, **{"without_stragglers_s": 0.9999e-3}), seconds))
     assert same == [("without stragglers", "999.9 us, about the same")]
-    assert shown(answers.costs(full | {"step_time_s": 0.0, "interval_s": None}, seconds)) == []
+    assert (
+        shown(
+            answers.costs(
+                replace(
+                    DULL,
+                    **full | {"step_time_s": 0.0, "interval_s": None, "without_stragglers_s": 8e-4},
+                ),
+                seconds,
+            )
+        )
+        == []
+    )
 
 
 def test_the_noise_of_gradients_is_told_with_what_the_batch_costs():
@@ -96,4 +115,4 @@ def test_rows_break_at_spaces():
 
 def test_few_samples_a_second_have_three_digits():
     for rate, said in ((0.4683, "0.468"), (5.563, "5.56"), (418479.2, "418,479"), (100.2, "100")):
-        assert answers.rates({"throughput_samples_per_s": rate}) == [f"{said} samples/s"]
+        assert answers.rates(Metrics(throughput_samples_per_s=rate)) == [f"{said} samples/s"]

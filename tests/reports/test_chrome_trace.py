@@ -10,6 +10,7 @@ import pytest
 import simdp
 from simdp.reports import chrome_trace
 from simdp.reports.chrome_trace import STEPS_TID
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result
 from simdp.results.trace import (
     COMM_LANE,
@@ -52,7 +53,7 @@ def by_hand(world_size, counts, name="x"):
         for i in range(count):
             builder.add_one(rank, 0, COMPUTE_LANE, "forward", name, float(i), i + 1.0)
     scenario = {"name": "by hand", "seed": 3, "cluster": {"world_size": world_size}}
-    return Result(scenario, {}, {}, builder.build())
+    return Result(scenario, {}, Metrics(), builder.build())
 
 
 def test_every_rank_is_a_process_in_its_order(written):
@@ -173,7 +174,7 @@ def test_neighbours_on_a_thread_touch_and_never_overlap():
     for i in range(1000):
         builder.add_one(0, 0, COMPUTE_LANE, "forward", "x", i / 7e6, (i + 1) / 7e6)
     scenario = {"name": "sevenths", "seed": 0, "cluster": {"world_size": 1}}
-    written = json.loads(chrome_trace.write(Result(scenario, {}, {}, builder.build())))
+    written = json.loads(chrome_trace.write(Result(scenario, {}, Metrics(), builder.build())))
     for before, after in pairwise(spans(written)):
         assert round(before["ts"] + before["dur"], 6) == after["ts"]
 
@@ -231,7 +232,7 @@ def with_transfers(world_size, num_steps, per_call):
             lane = FIRST_SEND_LANE + np.array([1])
             builder.add(np.array([0]), step, lane, "transfer", "bucket 0", *times, 8.0)
     scenario = {"name": "by hand", "seed": 3, "cluster": {"world_size": world_size}}
-    return Result(scenario, {}, {}, builder.build())
+    return Result(scenario, {}, Metrics(), builder.build())
 
 
 def kept(monkeypatch, result, most):
@@ -301,7 +302,7 @@ def test_a_setup_alone_is_cut_by_ranks(monkeypatch):
     builder.add(ranks, SETUP, COMM_LANE, "comm", "x", ranks * 0.0, ranks + 1.0)
     scenario = {"name": "by hand", "seed": 3, "cluster": {"world_size": 6}}
     said, num_ranks, first, _, shown = kept(
-        monkeypatch, Result(scenario, {}, {}, builder.build()), 4
+        monkeypatch, Result(scenario, {}, Metrics(), builder.build()), 4
     )
     assert said == {"ranks": "0 ... 3 of 6", "steps": None, "transfers": None}
     assert (num_ranks, first, shown) == (4, 0, 4)
@@ -315,7 +316,7 @@ def test_a_run_of_many_ranks_makes_a_file_of_its_limit():
         start, end = np.full(10_000, float(step)), np.full(10_000, step + 1.0)
         builder.add(ranks, step, COMPUTE_LANE, "forward", "l1", start, end)
     scenario = {"name": "by hand", "seed": 3, "cluster": {"world_size": 10_000}}
-    made = Result(scenario, {}, {}, builder.build())
+    made = Result(scenario, {}, Metrics(), builder.build())
     written = json.loads(chrome_trace.write(made))
     assert len(spans(written)) == chrome_trace.MAX_EVENTS // 3 * 3
     assert written["otherData"]["ranks"] == "0 ... 8332 of 10000"
@@ -334,7 +335,7 @@ def test_a_run_without_spans_is_valid():
 
 def test_a_loaded_result_has_no_trace_to_write(result):
     with pytest.raises(AssertionError, match="only a result that was just simulated"):
-        chrome_trace.write(Result(result.scenario, {}, {}))
+        chrome_trace.write(Result(result.scenario, {}, Metrics()))
 
 
 def test_writing_leaves_the_result_as_it_is(result):

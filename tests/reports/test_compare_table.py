@@ -1,5 +1,6 @@
 """Tables of comparisons: a row per point, and what explains the rows below."""
 
+import dataclasses
 import io
 import re
 
@@ -166,7 +167,7 @@ def test_points_with_a_target_have_columns_of_it():
 
 def test_a_step_has_its_interval_beside_it_where_one_is_known():
     point = ran("ddp")
-    point.metrics["interval_s"] = [0.08, 0.125]
+    point.metrics = dataclasses.replace(point.metrics, interval_s=[0.08, 0.125])
     found = comparison(ran("single"), point)
     assert cells(found, "strategy")[:3] == ["strategy", "step", "90 %"]
     assert row(found, "ddp")[2] == "80.0-125"

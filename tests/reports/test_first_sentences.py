@@ -21,6 +21,7 @@ from simdp.results.comparison import (
     PointDifference,
     Side,
 )
+from simdp.results.metrics import Metrics
 from simdp.results.plan import Option, PlanResult
 from simdp.results.result import Study
 from simdp.scenario.loading import checked
@@ -47,7 +48,7 @@ def test_a_model_that_does_not_fit_says_so_first_with_how_much_is_lacking(result
     assert " too much; `simdp fits` lists what would. What follows is as if it fitted." in first
     assert second.startswith("Of a step of ")
     assert not of_run(result).good
-    roomy = replace(result, metrics={**result.metrics, "fits_memory": True})
+    roomy = replace(result, metrics=replace(result.metrics, fits_memory=True))
     assert of_run(roomy).lines[0].startswith("Of a step of ")
 
 
@@ -62,18 +63,20 @@ def test_only_a_diagnosis_of_traces_speaks_of_traces(source):
     assert ("as it was reported" in text) == (source == "reported")
 
 
-METRICS = {
-    "step_time_s": 0.1,
-    "compute_s": 0.06,
-    "update_s": 0.0,
-    "exposed_comm_s": 0.04,
-    "wait_s": 0.0,
-    "other_s": 0.0,
-    "bytes_sent_per_rank": [1e9],
-    "peak_memory_bytes": [5e9],
-    "replicas_identical": None,
-    "loss": [],
-}
+METRICS = Metrics(
+    **{
+        "step_time_s": 0.1,
+        "compute_s": 0.06,
+        "update_s": 0.0,
+        "exposed_comm_s": 0.04,
+        "wait_s": 0.0,
+        "other_s": 0.0,
+        "bytes_sent_per_rank": [1e9],
+        "peak_memory_bytes": [5e9],
+        "replicas_identical": None,
+        "loss": [],
+    }
+)
 
 
 def compared(*points):
@@ -82,7 +85,7 @@ def compared(*points):
             {"strategy": name},
             {},
             4,
-            METRICS | {"throughput_samples_per_s": rate, "fits_memory": fits},
+            replace(METRICS, throughput_samples_per_s=rate, fits_memory=fits),
             5e9,
             4e9,
         )
@@ -122,7 +125,9 @@ def test_most_is_more_than_half(share):
     parts = {"compute_s": share / 10, "exposed_comm_s": (1 - share) / 20}
     parts |= {"wait_s": (1 - share) / 20}
     found = compared(("ddp", 100.0, True))
-    found.points[0].metrics.update(parts)
+    found.points[0].metrics = replace(
+        METRICS, throughput_samples_per_s=100.0, fits_memory=True, **parts
+    )
     largest = max(parts.values()) * 10
     (line,) = page_of(found).sections[0].lines[1:]
     assert line.startswith("Most of its step") == (largest > 0.5)
@@ -198,9 +203,12 @@ def test_more_devices_are_no_faster_only_where_they_are_slower(result, rates, fi
             result,
             scenario={**scenario, "cluster": {**scenario["cluster"], "world_size": n}},
             set={"cluster.world_size": n},
-            metrics=result.metrics
-            | {"throughput_samples_per_s": rate, "fits_memory": fit}
-            | {"scaling_efficiency": rate / n / 100.0},
+            metrics=replace(
+                result.metrics,
+                throughput_samples_per_s=rate,
+                fits_memory=fit,
+                scaling_efficiency=rate / n / 100.0,
+            ),
         )
         for n, rate, fit in zip((1, 2, 4), rates, fits, strict=True)
     ]
@@ -211,7 +219,7 @@ def test_more_devices_are_no_faster_only_where_they_are_slower(result, rates, fi
 @for_each("fits", [(True, True, True), (True, False, True), (False, False, False)])
 def test_the_fastest_is_one_of_those_that_fit(result, fits):
     points = [
-        replace(result, set={"seed": n}, metrics=result.metrics | {"fits_memory": fit})
+        replace(result, set={"seed": n}, metrics=replace(result.metrics, fits_memory=fit))
         for n, fit in enumerate(fits)
     ]
     first, *_ = (verdict := of_sweep(Study("0", {}, points), 0, [1.0, 2.0, 0.5], "samples/s")).lines

@@ -13,6 +13,7 @@ from small_scenario import CLUSTER
 import simdp
 from simdp.errors import ScenarioError
 from simdp.reports.rank_traces import MAX_RANKS, chosen_ranks, save_traces
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result
 from simdp.results.trace import COMPUTE_LANE, TraceBuilder
 from simdp.scenario import checked
@@ -336,7 +337,7 @@ def test_work_of_which_nobody_knows_the_kernels_is_one(tmp_path):
     builder = TraceBuilder()
     builder.add_one(0, 0, COMPUTE_LANE, "forward", "x", 0.0, 1e-3)
     scenario = {"name": "by hand", "seed": 3, "cluster": {"world_size": 1}}
-    (path,) = save_traces(Result(scenario, {}, {}, builder.build()), tmp_path)
+    (path,) = save_traces(Result(scenario, {}, Metrics(), builder.build()), tmp_path)
     (kernel,) = of(read(path), "kernel")
     assert (kernel["name"], kernel["ts"], kernel["dur"]) == ("forward", 0.0, 1000.0)
 
@@ -352,7 +353,7 @@ def test_a_trace_says_on_which_machine_of_the_catalogue_it_ran(result, tmp_path)
 
 def test_a_loaded_result_has_no_traces(result, tmp_path):
     with pytest.raises(ScenarioError, match="simulate it again"):
-        save_traces(Result(result.scenario, {}, {}), tmp_path)
+        save_traces(Result(result.scenario, {}, Metrics()), tmp_path)
 
 
 @for_each(

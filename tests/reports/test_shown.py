@@ -12,6 +12,7 @@ import simdp
 from simdp.reports import table
 from simdp.reports.page import KINDS, write
 from simdp.reports.shown import TABLES
+from simdp.results.metrics import Metrics
 from simdp.results.plan import Option, PlanResult
 from simdp.results.result import Inline, Result, Study
 
@@ -91,7 +92,7 @@ def test_the_short_form_is_one_line(study, result):
     step = f"{1e3 * result.metrics['step_time_s']:.4g}"
     assert repr(result) == f"<Result 8gpu_ring: 8 ranks, {step} ms per step, {rate} samples/s>"
     assert repr(study) == "<Study 8gpu_ring: 2 points over cluster.world_size>"
-    bare = Result({"name": "x", "cluster": {"world_size": 1}}, {}, {})
+    bare = Result({"name": "x", "cluster": {"world_size": 1}}, {}, Metrics())
     assert repr(bare) == "<Result x: 1 rank>"
     assert repr(Study("0", {"name": "x"}, [bare])) == "<Study x: 1 point>"
     assert repr(dataclasses.replace(bare, scenario={"cluster": {"world_size": 2}})) == (

@@ -3,6 +3,7 @@
 import numpy as np
 
 from simdp.reports.rank_rows import NUM_SLOWEST, slow_ranks
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result
 from simdp.results.trace import COMPUTE_LANE, TraceBuilder
 
@@ -12,7 +13,7 @@ def run(seconds, stragglers=()):
     times = np.zeros(n), np.array(seconds, dtype=float)
     builder.add(np.arange(n), 0, COMPUTE_LANE, "forward", "x", *times)
     cluster = {"world_size": n, "stragglers": list(stragglers)}
-    return Result({"cluster": cluster}, {}, {}, builder.build())
+    return Result({"cluster": cluster}, {}, Metrics(), builder.build())
 
 
 def slow(result):

@@ -8,13 +8,13 @@ from simdp.reports import table
 from simdp.reports.figures import speedup
 from simdp.reports.page.sweep import points_table
 from simdp.results.comparison import best_of
-from simdp.results.metrics import ORDER
+from simdp.results.metrics import LABELS, Metrics
 from simdp.results.result import Result, Study
 
 
 def study(points, sweep=("cluster.world_size",)):
     """Points of (values, metrics), all other metrics as dull as can be."""
-    dull = dict.fromkeys(ORDER, 0.0) | {
+    dull = dict.fromkeys(LABELS, 0.0) | {
         "step_time_s": 1e-3,
         "throughput_samples_per_s": 1000.0,
         "peak_memory_bytes": [1000],
@@ -25,7 +25,7 @@ def study(points, sweep=("cluster.world_size",)):
     }
     scenario = {"name": "dull", "cluster": {"world_size": 1}, "sweep": dict.fromkeys(sweep)}
     results = [
-        Result(scenario, dict(zip(sweep, values, strict=True)), dull | metrics)
+        Result(scenario, dict(zip(sweep, values, strict=True)), Metrics.of(dull | metrics))
         for values, metrics in points
     ]
     return Study("0.1.0", scenario, results)
@@ -82,7 +82,7 @@ def test_idle_cards_are_said_of_the_first_point_that_has_them():
 
 def test_the_best_has_the_most_samples_of_those_that_fit():
     def point(rate, fits=True):
-        return {"throughput_samples_per_s": rate, "fits_memory": fits}
+        return Metrics(throughput_samples_per_s=rate, fits_memory=fits)
 
     assert best_of([]) is None
     assert best_of([point(None), None]) is None

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import simdp
 from simdp.reports import table
 from simdp.reports.wide_table import kinds
 from simdp.results.memory import MEMORY_PARTS, Holding
-from simdp.results.metrics import ORDER, per_rank
+from simdp.results.metrics import LABELS, Metrics, per_rank
 from simdp.results.result import Result, Study
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -54,7 +55,7 @@ def many():
 
 def made_up(**metrics):
     """A study of one run with these metrics, all others as dull as can be."""
-    dull = dict.fromkeys(ORDER, 0.0) | {
+    dull = dict.fromkeys(LABELS, 0.0) | {
         "interval_s": None,
         "without_stragglers_s": None,
         "tokens_per_s": None,
@@ -72,7 +73,7 @@ def made_up(**metrics):
     n = len(metrics.get("peak_memory_bytes", [0]))
     cluster = {"world_size": n, "device": "t4-16gb", "topology": "switch", "link": "pcie3-x16"}
     scenario = {"name": "dull", "cluster": cluster}
-    return Study("0.1.0", scenario, [Result(scenario, {}, dull | metrics)])
+    return Study("0.1.0", scenario, [Result(scenario, {}, Metrics.of(dull | metrics))])
 
 
 def test_what_only_developers_need_is_shown_with_verbose(one):
@@ -292,7 +293,7 @@ def made_up_sweep(keys, *points):
     dull = made_up(step_time_s=1.0, throughput_samples_per_s=1e3, scaling_efficiency=None).points[0]
     scenario = {"name": "dull", "sweep": dict.fromkeys(keys), "cluster": {"world_size": 1}}
     made = [
-        Result(scenario, dict(zip(keys, chosen, strict=True)), dull.metrics | metrics)
+        Result(scenario, dict(zip(keys, chosen, strict=True)), replace(dull.metrics, **metrics))
         for chosen, metrics in points
     ]
     return Study("0.1.0", scenario, made)
@@ -344,7 +345,7 @@ def test_keys_that_end_alike_are_written_in_full():
 
 def test_every_rank_has_its_row(one):
     result = one.points[0]
-    found = per_rank(result.trace, 8, 3)
+    found = per_rank(result.trace, 8, 3)._asdict()
     lines = rows(table.ranks(one), [str(rank) for rank in range(8)])
     m = result.metrics
     assert len(lines) == 8

@@ -1,5 +1,6 @@
 """Verdicts: what a run or a sweep loses, where, and to what."""
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -78,7 +79,8 @@ def test_a_sweep_says_what_is_lost_where_and_to_what():
 
 def test_a_sweep_gives_the_interval_of_its_fastest_step_where_it_is_known():
     found = study(sweep={"cluster.world_size": [1, 8]})
-    found.points[-1].metrics |= {"step_time_s": 0.328, "interval_s": [0.253, 0.425]}
+    last = found.points[-1]
+    last.metrics = dataclasses.replace(last.metrics, step_time_s=0.328, interval_s=[0.253, 0.425])
     (line, *_), _ = sweep_verdict(found)
     assert "%), a step takes 328 ms (90 %: 253 ms to 425 ms); of each step " in line
 
@@ -88,7 +90,9 @@ def test_a_sweep_names_the_growth_of_compute_per_sample_from_5_percent_on(comput
     found = study(sweep={"cluster.world_size": [1, 2]})
     for one, seconds in zip(found.points, (1.0, compute), strict=True):
         n = one.world_size
-        one.metrics |= {"compute_s": seconds, "step_time_s": 2.0, "throughput_samples_per_s": n / 2}
+        one.metrics = dataclasses.replace(
+            one.metrics, compute_s=seconds, step_time_s=2.0, throughput_samples_per_s=n / 2
+        )
     (line, *_), _ = sweep_verdict(found)
     assert ("compute of a sample takes 5.0 % longer than on 1" in line) == named
 
@@ -126,7 +130,7 @@ def test_sizes_of_several_methods_name_the_method():
 @for_each(("other", "named"), [(0.02, True), (0.019, False)])
 def test_a_verdict_names_parts_from_a_hundredth_of_a_step_on(other, named):
     (run,) = study().points
-    run.metrics |= {"step_time_s": 2.0, "wait_s": 0.0, "other_s": other}
+    run.metrics = dataclasses.replace(run.metrics, step_time_s=2.0, wait_s=0.0, other_s=other)
     (line,) = answers.of_run(run).lines
     assert ("is host, copies and input" in line) == named
 

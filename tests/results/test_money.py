@@ -1,10 +1,12 @@
 """Money and energy against sums done by hand, and MLPerf's power readings of 1 and 8 nodes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from simdp.cluster.hardware import DEVICES, Power
-from simdp.results.metrics import Rates, bill, energy_range, lasting, step_bill
+from simdp.results.metrics import Metrics, Rates, bill, energy_range, lasting, step_bill
 from simdp.units import parse
 
 EIGHT = Rates(price=24 / 3600, busy=5600.0, waiting=1600.0, rest=560.0, node=1400.0)
@@ -47,16 +49,18 @@ def test_energy_has_a_range_where_the_power_of_waiting_is_not_given():
     assert energy_range(EIGHT, 1800.0, 900.0, 900.0) is None
 
 
-METRICS = {
-    "compute_s": 0.06,
-    "update_s": 0.01,
-    "exposed_comm_s": 0.015,
-    "wait_s": 0.005,
-    "other_s": 0.01,
-    "step_time_s": 0.1,
-    "throughput_samples_per_s": 2560.0,
-    "tokens_per_s": None,
-}
+METRICS = Metrics.of(
+    {
+        "compute_s": 0.06,
+        "update_s": 0.01,
+        "exposed_comm_s": 0.015,
+        "wait_s": 0.005,
+        "other_s": 0.01,
+        "step_time_s": 0.1,
+        "throughput_samples_per_s": 2560.0,
+        "tokens_per_s": None,
+    }
+)
 
 
 def test_a_step_is_billed_by_its_parts_and_what_is_exposed_apart():
@@ -70,7 +74,7 @@ def test_a_step_is_billed_by_its_parts_and_what_is_exposed_apart():
     million = {key: value * 1e6 / 256 for key, value in found["step"].items()}
     assert found["million_samples"] == pytest.approx(million)
     assert "million_tokens" not in found
-    in_tokens = step_bill(EIGHT, METRICS | {"tokens_per_s": 2.56e6})["million_tokens"]
+    in_tokens = step_bill(EIGHT, replace(METRICS, tokens_per_s=2.56e6))["million_tokens"]
     assert in_tokens == pytest.approx({key: value / 1000 for key, value in million.items()})
 
 

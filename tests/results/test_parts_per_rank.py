@@ -71,7 +71,7 @@ def oracle(trace, world_size, num_steps):
 def assert_agrees(trace, world_size, num_steps):
     ends, wanted = oracle(trace, world_size, num_steps)
     np.testing.assert_array_equal(metrics.step_ends(trace, world_size, num_steps), ends)
-    found = metrics.per_rank(trace, world_size, num_steps)
+    found = metrics.per_rank(trace, world_size, num_steps)._asdict()
     assert set(found) == set(wanted)
     for name, values in wanted.items():
         # A difference of instants is as exact as the instants are.

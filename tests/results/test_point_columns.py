@@ -5,17 +5,21 @@ import sys
 import pytest
 
 from simdp.errors import ScenarioError
+from simdp.results.metrics import Metrics
 from simdp.results.result import FailedPoint, Result, Study, columns_of, figures_of
 
-METRICS = {
-    "step_time_s": 0.5,
-    "mfu": None,
-    "fits_memory": True,
-    "memory_bytes": {"parameters": 8, "gradients": 4},
-    "peak_memory_bytes": [3, 9, 2],
-    "loss": [2.0, 1.0],
-    "loss_per_rank": [[2.0], [1.0]],
-}
+METRICS = Metrics(
+    **{
+        "step_time_s": 0.5,
+        "mfu": None,
+        "bytes_sent_per_rank": [5],
+        "fits_memory": True,
+        "memory_bytes": {"parameters": 8, "gradients": 4},
+        "peak_memory_bytes": [3, 9, 2],
+        "loss": [2.0, 1.0],
+        "loss_per_rank": [[2.0], [1.0]],
+    }
+)
 
 
 def study():
@@ -28,6 +32,7 @@ def test_lists_become_one_value_and_what_is_inside_gets_a_dotted_name():
     found = figures_of(METRICS, {"step": {"cost_usd": 3.0}}, None)
     assert found == {
         "step_time_s": 0.5,
+        "bytes_sent_per_rank": 5,
         "memory_bytes.parameters": 8,
         "memory_bytes.gradients": 4,
         "peak_memory_bytes": 9,

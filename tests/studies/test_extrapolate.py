@@ -4,7 +4,7 @@ import pytest
 from for_each import for_each
 
 from simdp.errors import ScenarioError
-from simdp.results.metrics import limit_of
+from simdp.results.metrics import Metrics, limit_of
 from simdp.scenario import load_scenario
 from simdp.studies.executor import executor_for
 from simdp.studies.extrapolate import (
@@ -219,6 +219,6 @@ def test_single_becomes_ddp_on_several(job):
 
 
 def test_the_limit_is_the_largest_part_or_memory():
-    parts = {"compute_s": 1.0, "update_s": 1.0, "exposed_comm_s": 3.0, "wait_s": 0.5, "other_s": 1}
+    parts = Metrics(compute_s=1.0, update_s=1.0, exposed_comm_s=3.0, wait_s=0.5, other_s=1.0)
     assert limit_of(parts, 0.5) == "communication"
     assert limit_of(parts, 0.95) == "memory"

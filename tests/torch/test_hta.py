@@ -100,7 +100,7 @@ def test_the_temporal_breakdown_is_that_of_the_run(analysed, strategy, straggler
     assert compute == pytest.approx(expected["compute"], abs=0.05)
     # Beside compute: communication and waiting that nothing hides, and copies.
     parts = metrics.per_rank(result.trace, result.world_size, STEPS)
-    exposed = parts["exposed_comm_s"] + parts["wait_s"]
+    exposed = parts.exposed_comm_s + parts.wait_s
     setup = _setup(result)
     beside = by_rank(table, "non_compute_time(us)") - setup
     steady = exposed * (STEPS - 1) * 1e6
@@ -137,8 +137,8 @@ def test_the_overlap_of_communication_and_compute_is_that_of_the_run(analysed):
     result = run()
     table = analysed(result).get_comm_comp_overlap(visualize=False)
     parts = metrics.per_rank(result.trace, result.world_size, STEPS)
-    hidden = 1 - parts["exposed_comm_s"] / parts["comm_s"]
-    assert parts["wait_s"].max() == 0
+    hidden = 1 - parts.exposed_comm_s / parts.comm_s
+    assert parts.wait_s.max() == 0
     # HTA counts the setup's broadcast and the first step too: the same in more communication.
     found = by_rank(table, "comp_comm_overlap_pctg") / 100
     spans = result.trace.spans

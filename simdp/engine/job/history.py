@@ -34,6 +34,7 @@ from simdp.engine.state import Segment, State, check_dealing, segment_of
 from simdp.errors import ScenarioError
 from simdp.job.recovery import ReplicaGroups
 from simdp.results import metrics
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result
 from simdp.scenario import checked
 from simdp.scenario.checks import group_problems
@@ -434,7 +435,7 @@ class _Told:
             self.repeated += samples
         else:
             self.uncommitted += samples + sum(missed)
-        losses = metrics.numbers(records).get("loss")
+        losses = metrics.with_numbers(Metrics(), records).loss
         attempt_record = {"first": attempt.first, "stop": attempt.stop, "fate": attempt.fate}
         self.attempts.append({**attempt_record, "loss": losses})
 

@@ -33,7 +33,7 @@ from simdp.job.recovery import (
     daly,
     young,
 )
-from simdp.results.metrics import BUSY, WAITING
+from simdp.results.metrics import Metrics
 from simdp.scenario.root import Scenario
 from simdp.strategies.memory import checkpoint_nbytes
 from simdp.workload.precision import numpy_dtype
@@ -138,12 +138,12 @@ def paces(scenario: Scenario, counts_samples: bool) -> Paces:
         all_samples = scenario.workload.samples_per_step(cluster.world_size)
         headway = samples / all_samples if counts_samples else 1.0
         metrics = _steady(of := on_nodes(scenario, size))
-        step: float = metrics["step_time_s"]
+        step = metrics.step_time_s
         parts, whole = _parts(of, step), step + quorum
         shares = TimeShares(*(part / whole for part in (step - sum(parts), *parts, quorum)))
         paces_by_size[size] = TrainingPace(whole, shares, headway)
         if size == most:
-            busy, waiting = (sum(metrics[key] for key in keys) / whole for keys in (BUSY, WAITING))
+            busy, waiting = metrics.busy_s / whole, metrics.waiting_s / whole
     return Paces(paces_by_size, busy, waiting)
 
 
@@ -221,11 +221,10 @@ def _parts(scenario: Scenario, step: float) -> tuple[float, float]:
 
 
 def _time(scenario: Scenario, without: dict[str, Any]) -> float:
-    step_time: float = _steady(scenario.model_copy(update=without))["step_time_s"]
-    return step_time
+    return _steady(scenario.model_copy(update=without)).step_time_s
 
 
-def _steady(scenario: Scenario) -> dict[str, Any]:
+def _steady(scenario: Scenario) -> Metrics:
     return simulate(scenario).metrics
 
 

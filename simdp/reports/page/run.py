@@ -194,7 +194,7 @@ MOST_ROWS = 256  # ranks in the table; of more the longest computing ones, and t
 
 def stragglers(result: Result) -> list[Section]:
     """Make the tables of each straggler's cost, and of the slowest ranks."""
-    step_time, made = result.metrics["step_time_s"], list[Section]()
+    step_time, made = result.metrics.step_time_s, list[Section]()
     if result.lost:
         rows = [
             (
@@ -236,23 +236,23 @@ def every_rank(result: Result) -> list[Section]:
     if trace is None or not trace.blocks or n == 1:
         return []
     found = per_rank(trace, n, max(block.step for block in trace.blocks) + 1)
-    unit, scale = figures.unit_of([m["step_time_s"]])
-    digits = figures.digits_of(m["step_time_s"] / scale)
-    slowest = np.argsort(-found["compute_s"], kind="stable")[: MOST_ROWS - 1].tolist()
+    unit, scale = figures.unit_of([m.step_time_s])
+    digits = figures.digits_of(m.step_time_s / scale)
+    slowest = np.argsort(-found.compute_s, kind="stable")[: MOST_ROWS - 1].tolist()
     shown = range(n) if n <= MOST_ROWS else sorted({0, *slowest})
-    last = m["loss_per_rank"][-1:] if m["loss_per_rank"] else []
+    last = m.loss_per_rank[-1:] if m.loss_per_rank else []
     rows = [
         (
             TableCell(str(rank), rank),
             *(
                 TableCell(f"{v / scale:{digits}}", v)
-                for v in (float(found[key][rank]) for key in figures.SHORT)
+                for v in (float(getattr(found, key)[rank]) for key in figures.SHORT)
             ),
             *(
                 TableCell(nbytes(sizes[rank]), float(sizes[rank]))
-                for sizes in (m["bytes_sent_per_rank"], m["peak_memory_bytes"])
+                for sizes in (m.bytes_sent_per_rank, m.peak_memory_bytes)
             ),
-            *(TableCell(figures.number(losses[rank]), losses[rank]) for losses in last),
+            *(TableCell(figures.number(losses[rank]), losses[rank]) for losses in last if losses),
         )
         for rank in shown
     ]
@@ -296,9 +296,9 @@ def summary(result: Result) -> Section:
     by_key = {row.key: row.text for row in rows}
     samples, *tokens = rates(m)
     tiles = [
-        Tile("step time", seconds(m["step_time_s"]), by_key.get("interval", "")),
+        Tile("step time", seconds(m.step_time_s), by_key.get("interval", "")),
         Tile("throughput", samples, *tokens),
-        Tile("compute", percent(m["utilization"]), "of a step"),
+        Tile("compute", percent(m.utilization), "of a step"),
         Tile("peak memory", by_key["peak_memory"]),
     ]
     return Summary("Summary", tiles, rows)
@@ -313,7 +313,7 @@ def mfu(result: Result) -> list[Section]:
     ]
     if not rows:
         return []
-    note = f"MFU {percent(result.metrics['mfu'])}: the model's FLOPs over what the devices could do"
+    note = f"MFU {percent(result.metrics.mfu)}: the model's FLOPs over what the devices could do"
     heads = ["spent on", "share of a step", "of the peak"]
     return [Table("Where the MFU goes", heads, rows, note=f"{note} at their peak.")]
 
@@ -353,7 +353,7 @@ def closing(
 
 def loss(study: Study) -> list[Chart]:
     """Draw the loss; nothing without numerics."""
-    points = [point for point in study.points if point.metrics.get("loss")]
+    points = [point for point in study.points if point.metrics.loss]
     if not points:
         return []
     chosen = evenly(len(points), MAX_LINES)
@@ -375,17 +375,17 @@ def loss(study: Study) -> list[Chart]:
 def _loss_sentence(points: Sequence[Result]) -> str:
     if len(points) > 1:
         return f"How the loss falls at {len(points)} points."
-    first, last = (points[0].metrics["loss"][at] for at in (0, -1))
+    first, last = ((points[0].metrics.loss or [None])[at] for at in (0, -1))
     text = f"The mean over ranks, from {figures.number(first)} to {figures.number(last)}"
-    return text + "; the band reaches over all ranks." * bool(points[0].metrics["loss_per_rank"])
+    return text + "; the band reaches over all ranks." * bool(points[0].metrics.loss_per_rank)
 
 
 def _line(point: Result, name: str, alone: bool) -> Series:
-    values = point.metrics["loss"]
+    values = point.metrics.loss or []
     low: list[float | None] = []
     high: list[float | None] = []
-    if alone and point.metrics.get("loss_per_rank"):
-        ranks = floats(point.metrics["loss_per_rank"])
+    if alone and point.metrics.loss_per_rank:
+        ranks = floats(point.metrics.loss_per_rank)
         finite = np.isfinite(ranks)
         least = np.where(finite, ranks, np.inf).min(axis=1)
         most = np.where(finite, ranks, -np.inf).max(axis=1)
@@ -401,4 +401,4 @@ def _loss_where(values: Floats) -> list[float | None]:
 
 def _scale(points: Sequence[Result]) -> Literal["value", "log"]:
     """Choose a logarithmic axis for a loss that falls far, as in the picture of it."""
-    return "log" if log_span([floats(point.metrics["loss"]) for point in points]) else "value"
+    return "log" if log_span([floats(point.metrics.loss) for point in points]) else "value"

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import isfinite, nan
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from simdp.reports.plots.sweep import curves_of as curves_over
 from simdp.reports.plots.sweep import key_of, lowered, place_at, places_of, second_of, timed
 from simdp.reports.sections import Axis, Chart, Page, Section, Series, Summary, Table, Tile, Verdict
 from simdp.results.comparison import ComparedPoint, Comparison, best_of
+from simdp.results.metrics import Metrics
 from simdp.results.result import Advice, Result, Study
 from simdp.scenario.measured import MeasuredPoint
 
@@ -70,13 +70,13 @@ def _verdict(found: Comparison) -> Iterator[Section]:
     point = found.points[best]
     assert point.metrics is not None
     rates = {
-        one.label: one.metrics["throughput_samples_per_s"]
+        one.label: one.metrics.throughput_samples_per_s
         for one in found.ran
-        if one.metrics and one.metrics["throughput_samples_per_s"]
+        if one.metrics and one.metrics.throughput_samples_per_s
     }
     own, ties = rates.pop(point.label), sweep_table.tied(found)
     others = sorted(((rate, label) for label, rate in rates.items() if rate <= own), reverse=True)
-    fits, is_first = point.metrics["fits_memory"] is not False, len(others) == len(rates)
+    fits, is_first = point.metrics.fits_memory is not False, len(others) == len(rates)
     lead = "" if fits and is_first else "Of what fits, " if fits else "None fits; "
     said = f"{lead}{point.label} trains most samples per second"
     if others:
@@ -89,12 +89,12 @@ def _verdict(found: Comparison) -> Iterator[Section]:
     m = point.metrics
     largest = max(PARTS, key=lambda key: m[key])
     whose = f"a step of {point.label}" if ties else "its step"
-    part = "Most" if m[largest] > m["step_time_s"] / 2 else "The largest part"
+    part = "Most" if m[largest] > m.step_time_s / 2 else "The largest part"
     yield Verdict(
         "Verdict",
         [
             *(ties or [f"{said}."]),
-            f"{part} of {whose}, {share(m[largest], m['step_time_s'])}, is {PARTS[largest]}.",
+            f"{part} of {whose}, {share(m[largest], m.step_time_s)}, is {PARTS[largest]}.",
         ],
         "warning" if not fits else "note" if ties else "good",
     )
@@ -110,7 +110,7 @@ def _summary(found: Comparison) -> Iterator[Section]:
         "Summary",
         [
             Tile("best", point.label),
-            Tile("its step", seconds(point.metrics["step_time_s"])),
+            Tile("its step", seconds(point.metrics.step_time_s)),
             Tile("its memory", nbytes(point.device_bytes or 0.0), "of the fullest device"),
             Tile("points", str(len(found.points)), f"{len(found.ran)} of them ran"),
         ],
@@ -123,7 +123,7 @@ def _careful(found: Comparison) -> list[str]:
         f"{point.label} does not fit: it needs {nbytes(point.device_bytes or 0.0)} of a device "
         f"with {nbytes(point.capacity_bytes or 0.0)}."
         for point in found.ran
-        if point.metrics and point.metrics["fits_memory"] is False
+        if point.metrics and point.metrics.fits_memory is False
     ]
     return lines + [f"{p.label} cannot run: {p.problems[0]}" for p in found.points if p.problems]
 
@@ -154,8 +154,8 @@ def measured_times(study: Study, per_second: float) -> list[Series]:
     for one in map(MeasuredPoint.model_validate, content):
         point = _like(study, one)
         if point is not None:
-            rate = point.metrics.get("throughput_samples_per_s") or 0.0
-            samples = rate * point.metrics["step_time_s"]
+            rate = point.metrics.throughput_samples_per_s or 0.0
+            samples = rate * point.metrics.step_time_s
             found.append((float(point.world_size), one.seconds(samples) * per_second))
     if not found:
         return []
@@ -199,14 +199,14 @@ def verdict(study: Study) -> list[Section]:
     careful += [
         f"The model does not fit at {name}."
         for name, point in zip(names, points, strict=True)
-        if point.metrics["fits_memory"] is False
+        if point.metrics.fits_memory is False
     ][:8]
     return made + [Verdict("Warnings", careful, "warning")] * bool(careful)
 
 
 def summary(study: Study) -> Section:
     """Make the main figures of a sweep."""
-    times = [p.metrics["step_time_s"] for p in study.points]
+    times = [p.metrics.step_time_s for p in study.points]
     best, rates, unit = sweep_table.best_point(study)
     tiles = [
         Tile("points", str(len(times)), ", ".join(map(short_key, study.scenario["sweep"]))),
@@ -214,7 +214,7 @@ def summary(study: Study) -> Section:
     ]
     if best is not None and rates[best]:
         tiles.append(Tile("best throughput", f"{short(rates[best])} {unit}"))
-    shares = [p.metrics["utilization"] for p in study.points if p.metrics["utilization"]]
+    shares = [p.metrics.utilization for p in study.points if p.metrics.utilization]
     if shares:
         both = dict.fromkeys(percent(share) for share in (min(shares), max(shares)))
         tiles.append(Tile("compute", " to ".join(both), "of a step"))
@@ -301,12 +301,12 @@ def curves(study: Study) -> list[Section]:
     points = timed(study)
     place = places_of([point.set[key] for point in points]) or {}
     found = curves_over(points, key, place)
-    unit, per_second = theme.time_unit(max(p.metrics["step_time_s"] for p in points))
+    unit, per_second = theme.time_unit(max(p.metrics.step_time_s for p in points))
     second = second_of(points)
     label, texts = key_label(key, study.scenario), {value: text for text, value in place.items()}
     over = Axis(label, "category" if any(" " in text for text in place) else "value")
 
-    def lines(read: Callable[[dict[str, Any]], float]) -> list[Series]:
+    def lines(read: Callable[[Metrics], float]) -> list[Series]:
         made = []
         for name, at in found.items():
             spots = [place_at(point, key, place) for point in at]
@@ -322,7 +322,7 @@ def curves(study: Study) -> list[Section]:
             [
                 _with_intervals(line, at, per_second)
                 for line, at in zip(
-                    lines(lambda m: m["step_time_s"] * per_second), found.values(), strict=True
+                    lines(lambda m: m.step_time_s * per_second), found.values(), strict=True
                 )
             ][:MAX_LINES],
             said="The band is the 90 % interval." if sweep_table.has_intervals(study) else "",
@@ -338,7 +338,7 @@ def curves(study: Study) -> list[Section]:
 
 def _with_intervals(line: Series, points: Sequence[Result], per_second: float) -> Series:
     """Add the intervals of the points to a line of step times."""
-    both = [point.metrics.get("interval_s") or (nan, nan) for point in points]
+    both = [point.metrics.interval_s or (nan, nan) for point in points]
     low, high = (np.array(ends, dtype=np.float64) * per_second for ends in zip(*both, strict=True))
     return line._replace(low=_known(low), high=_known(high))
 

@@ -33,23 +33,23 @@ class LossCurve(Plot[Study]):
     needs = "a loss, that is, numerics"
 
     def fits(self, study: Study) -> bool:
-        return any(point.metrics.get("loss") for point in study.points)
+        return any(point.metrics.loss for point in study.points)
 
     def draw(self, study: Study, *axes: Axes) -> None:
         (ax,) = axes
-        points = [point for point in study.points if point.metrics.get("loss")]
-        num_steps = max(len(point.metrics["loss"]) for point in points)
-        finite = any(np.isfinite(floats(point.metrics["loss"])).any() for point in points)
+        points = [point for point in study.points if point.metrics.loss]
+        num_steps = max(len(point.metrics.loss or ()) for point in points)
+        finite = any(np.isfinite(floats(point.metrics.loss)).any() for point in points)
         title = f"Loss over {num_steps} step{'s' * (num_steps != 1)}{NEVER * (not finite)}"
         if len(points) > MAX_LINES:
             title += f": {MAX_LINES} of {len(points)} points"
-        if any(point.metrics.get("skipped_steps") for point in points):
+        if any(point.metrics.skipped_steps for point in points):
             title += f"; {SKIPPED_GLYPH} marks skipped ones"
         entitle(ax, title, about_point(points[0]) if len(points) == 1 else about(study))
         ax.set_xlabel("Step [number, from 1]")
         ax.set_ylabel(loss_label(study))
         ends = _draw_one(ax, points[0]) if len(points) == 1 else _draw_sweep(ax, points)
-        choose_scale(ax, [floats(point.metrics["loss"]) for point in points])
+        choose_scale(ax, [floats(point.metrics.loss) for point in points])
         _step_axis(ax, num_steps)
         label_ends(ax, [end for end in ends if end.text])
 
@@ -64,8 +64,8 @@ def _step_axis(ax: Axes, num_steps: int) -> None:
 
 def _draw_one(ax: Axes, point: Result) -> list[End]:
     """Draw the mean over thin lines of the ranks."""
-    mean, ends = floats(point.metrics["loss"]), []
-    per_rank = floats(point.metrics.get("loss_per_rank") or [])
+    mean, ends = floats(point.metrics.loss), []
+    per_rank = floats(point.metrics.loss_per_rank or [])
     if per_rank.ndim == 2 and per_rank.shape[1] > 1:
         n = per_rank.shape[1]
         shown = per_rank[:, evenly(n, MAX_RANKS)]
@@ -92,7 +92,7 @@ def _draw_thin(ax: Axes, lines: list[Floats], num_ranks: int) -> str:
 def _draw_sweep(ax: Axes, points: list[Result]) -> list[End]:
     """Draw a line per point; the markers of lines that coincide alternate."""
     chosen, names = evenly(len(points), MAX_LINES), point_names(points)
-    losses = [floats(points[i].metrics["loss"]) for i in chosen]
+    losses = [floats(points[i].metrics.loss) for i in chosen]
     ends = []
     for number, loss in enumerate(losses):
         ends.append(draw_line(ax, _steps(loss), loss, names[chosen[number]], number, len(losses)))
@@ -122,7 +122,7 @@ def draw_line(
 
 def _mark_skipped(ax: Axes, point: Result, loss: Floats, color: str) -> None:
     """Cross out the steps without an update, on the line or in its gap."""
-    skipped = np.array(point.metrics.get("skipped_steps") or [], dtype=np.int64)
+    skipped = np.array(point.metrics.skipped_steps or [], dtype=np.int64)
     finite = np.flatnonzero(np.isfinite(loss))
     if not len(skipped) or not len(finite):
         return
@@ -179,7 +179,7 @@ class LossTime(Plot[Study]):
         if len(points) == 1 == len(study.points):
             return _is_apart(points[0])
         times = [float(_ends(point).max()) for point in points]
-        losses = [float(floats(point.metrics["loss"])[-1]) for point in points]
+        losses = [float(floats(point.metrics.loss)[-1]) for point in points]
         both = (labels.differ(values, LEAST_DIFFERENCE, True) for values in (times, losses))
         return len(points) > 1 and all(both)
 
@@ -200,11 +200,11 @@ class LossTime(Plot[Study]):
             ends += _draw_ranks(ax, points[0], per_second)
         for number, point in enumerate(points):
             name = names[chosen[number]] or "mean over ranks"
-            loss = floats(point.metrics["loss"])
+            loss = floats(point.metrics.loss)
             instants = _ends(point).mean(axis=0)[: len(loss)] * per_second
             ends.append(draw_line(ax, instants, loss, name, number, len(points)))
         ax.set_xlim(0, longest * per_second * 1.03)
-        choose_scale(ax, [floats(point.metrics["loss"]) for point in points])
+        choose_scale(ax, [floats(point.metrics.loss) for point in points])
         label_ends(ax, [end for end in ends if np.isfinite(end.y)])
 
 
@@ -212,7 +212,7 @@ def _timed(study: Study) -> list[Result]:
     return [
         point
         for point in study.points
-        if (loss := point.metrics.get("loss")) and point.step_ends is not None
+        if (loss := point.metrics.loss) and point.step_ends is not None
         if point.step_ends.shape[1] > len(loss)
     ]
 
@@ -226,13 +226,13 @@ def _ends(point: Result) -> Floats:
 def _is_apart(point: Result) -> bool:
     """Return whether ranks end the last step more than two step times apart."""
     ends = _ends(point)
-    step = float(point.metrics.get("step_time_s") or 0.0)
+    step = float(point.metrics.step_time_s or 0.0)
     return bool(np.ptp(ends[:, -1]) > 2 * step > 0)
 
 
 def _draw_ranks(ax: Axes, point: Result, per_second: float) -> list[End]:
     """Draw each rank's own loss at the ends of its steps."""
-    per_rank = floats(point.metrics.get("loss_per_rank") or [])
+    per_rank = floats(point.metrics.loss_per_rank or [])
     if per_rank.ndim != 2 or per_rank.shape[1] < 2:
         return []
     n, ends = per_rank.shape[1], _ends(point)

@@ -87,7 +87,7 @@ class MemoryPerRank(Plot[Study]):
         result = study.points[-1] if study.points else None
         if result is None or result.trace is None or not result.trace.memory:
             return False
-        peaks = result.metrics["peak_memory_bytes"]
+        peaks = result.metrics.peak_memory_bytes
         return bool(min(peaks) < (1 - LEAST_DIFFERENCE) * max(peaks))
 
     def num_rows(self, study: Study) -> int:
@@ -131,7 +131,7 @@ class MemoryPerRank(Plot[Study]):
 def _peaks(result: Result) -> tuple[list[list[int]], Floats]:
     """Choose the groups of ranks to show, and read their parts at the peak [bytes]."""
     assert result.trace is not None, "draw only studies that fit"
-    peaks = np.array(result.metrics["peak_memory_bytes"])
+    peaks = np.array(result.metrics.peak_memory_bytes)
     every = _groups(result)
     shown = [every[i] for i in choose(every, [int(peaks.argmax()), int(peaks.argmin())], MAX_ROWS)]
     kept = np.zeros((len(shown), len(MEMORY_PARTS)))
@@ -143,7 +143,7 @@ def _peaks(result: Result) -> tuple[list[list[int]], Floats]:
 
 def _groups(result: Result) -> list[list[int]]:
     """Group ranks with equal peaks, by their first ranks."""
-    peaks = enumerate(result.metrics["peak_memory_bytes"])
+    peaks = enumerate(result.metrics.peak_memory_bytes)
     return list(grouped((peak, rank) for rank, peak in peaks).values())
 
 
@@ -209,7 +209,7 @@ def fullest_step(result: Result) -> MemoryCurves:
     """Choose the fullest device, and its fullest step."""
     trace = result.trace
     assert trace is not None, "draw only studies that fit"
-    peaks = np.array(result.metrics["peak_memory_bytes"], dtype=float)
+    peaks = np.array(result.metrics.peak_memory_bytes, dtype=float)
     firsts = [r for r in range(result.world_size) if device_ranks(result, r)[0] == r]
     fullest = max(firsts, key=lambda first: peaks[device_ranks(result, first)].sum())
     ranks = device_ranks(result, fullest)

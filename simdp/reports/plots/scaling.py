@@ -136,8 +136,8 @@ def curves_of(study: Study) -> list[Curve]:
         point
         for point in study.points
         if AXIS in point.set
-        and point.metrics.get("step_time_s")
-        and point.metrics.get("throughput_samples_per_s")
+        and point.metrics.step_time_s
+        and point.metrics.throughput_samples_per_s
     ]
     groups: dict[str, dict[int, Result]] = {}
     names: dict[str, str] = {}
@@ -163,7 +163,7 @@ def _column(group: dict[int, Result], metric: str) -> Floats:
 
 def _ends(group: dict[int, Result]) -> tuple[Floats, Floats]:
     """Read both ends of the 90 % intervals of some points' steps [s]."""
-    ends = [group[n].metrics.get("interval_s") or (np.nan, np.nan) for n in sorted(group)]
+    ends = [group[n].metrics.interval_s or (np.nan, np.nan) for n in sorted(group)]
     low, high = np.array(ends, dtype=np.float64).T
     return low, high
 

@@ -21,6 +21,7 @@ from simdp.reports.plots.labels import Plot, entitle, evenly, label_ends, point_
 from simdp.reports.plots.memory import capacity, device_ranks, mark_capacity
 from simdp.reports.plots.scaling import MOST_ABOVE, ScalingCurve, draw_intervals
 from simdp.results.comparison import ComparedPoint, Comparison
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result, Study
 from simdp.units import COMMON, DIMENSIONS, parse
 
@@ -95,7 +96,7 @@ def _write_reason(ax: Axes, row: int, point: ComparedPoint) -> None:
 def _draw_steps(ax: Axes, rows: Ints, points: Sequence[ComparedPoint]) -> None:
     """Stack the parts of each point's step."""
     times = {
-        key: np.array([(point.metrics or {})[key] for point in points], dtype=np.float64)
+        key: np.array([point.run_metrics[key] for point in points], dtype=np.float64)
         for key in ("step_time_s", *STEP_PARTS)
     }
     total = times.pop("step_time_s")
@@ -123,7 +124,7 @@ def _draw_intervals(
     ax: Axes, rows: Ints, points: Sequence[ComparedPoint], per_second: float
 ) -> tuple[Artist, float] | None:
     """Draw the known 90 % intervals below the bars; return a legend handle and the last end."""
-    ends = [((point.metrics or {}).get("interval_s")) for point in points]
+    ends = [point.run_metrics.interval_s for point in points]
     known = [(row, *one) for row, one in zip(rows, ends, strict=True) if one]
     if not known:
         return None
@@ -249,7 +250,7 @@ class Second(NamedTuple):
     """Contents of the lower panel."""
 
     label: str  # of its axis, with the unit
-    read: Callable[[dict[str, Any]], float]  # reads the value from a point's metrics
+    read: Callable[[Metrics], float]  # reads the value from a point's metrics
     title: str  # above the panel
 
 
@@ -276,11 +277,11 @@ class SweepCurve(Plot[Study]):
         left_out = f"; {len(shown)} of {len(names)} lines" if len(shown) < len(names) else ""
         label = labels.key_label(key, study.scenario)
         entitle(top, f"Step time by {lowered(label)}{left_out}", about(study))
-        unit, per_second = theme.time_unit(max(point.metrics["step_time_s"] for point in points))
+        unit, per_second = theme.time_unit(max(point.metrics.step_time_s for point in points))
         second = second_of(points)
         ticks = {value: text for text, value in place.items()}
         for ax, read in (
-            (top, lambda metrics: metrics["step_time_s"] * per_second),
+            (top, lambda metrics: metrics.step_time_s * per_second),
             (bottom, second.read),
         ):
             lines = [
@@ -320,7 +321,7 @@ def _intervals(
 ) -> float:
     """Draw the known intervals of steps; return their height on the axis."""
     ends = [
-        np.array([p.metrics.get("interval_s") or (np.nan, np.nan) for p in points]).T * per_second
+        np.array([p.metrics.interval_s or (np.nan, np.nan) for p in points]).T * per_second
         for points in curves
     ]
     places = [np.array(line.x) for line in lines]
@@ -332,7 +333,7 @@ def _intervals(
 
 def timed(study: Study) -> list[Result]:
     """List the points that have a step time."""
-    return [point for point in study.points if point.metrics.get("step_time_s")]
+    return [point for point in study.points if point.metrics.step_time_s]
 
 
 def key_of(study: Study) -> str | None:
@@ -385,17 +386,17 @@ def curves_of(points: list[Result], key: str, place: dict[str, float]) -> dict[s
 
 def second_of(points: list[Result]) -> Second:
     """Choose the lower panel: loss, else memory, else lost time if they vary, else throughput."""
-    losses = [point.metrics["loss"][-1] if point.metrics.get("loss") else None for point in points]
+    losses = [point.metrics.last_loss for point in points]
     last = [float(loss) for loss in losses if loss is not None]
     if None not in losses and labels.differ(last, LEAST_DIFFERENCE, False):
         label = "Last loss [the loss's own unit]"
-        return Second(label, lambda m: m["loss"][-1], "Last step's loss")
-    peaks = [float(max(point.metrics["peak_memory_bytes"])) for point in points]
+        return Second(label, lambda m: m.last_loss or 0.0, "Last step's loss")
+    peaks = [float(max(point.metrics.peak_memory_bytes)) for point in points]
     if labels.differ(peaks, LEAST_DIFFERENCE, False):
         unit, scale = theme.nbytes_unit(max(peaks))
-        return Second(f"Memory [{unit}]", lambda m: max(m["peak_memory_bytes"]) / scale, PEAKS)
-    exposed = [point.metrics.get("exposed_comm_s") or 0.0 for point in points]
-    lost = [point.metrics.get("wait_s") or 0.0 for point in points]
+        return Second(f"Memory [{unit}]", lambda m: max(m.peak_memory_bytes) / scale, PEAKS)
+    exposed = [point.metrics.exposed_comm_s or 0.0 for point in points]
+    lost = [point.metrics.wait_s or 0.0 for point in points]
     if any(labels.differ(times, LEAST_DIFFERENCE, False) for times in (exposed, lost)):
         parts = ("exposed_comm_s", "wait_s")
         unit, per_second = theme.time_unit(max(a + b for a, b in zip(exposed, lost, strict=True)))
@@ -405,16 +406,16 @@ def second_of(points: list[Result]) -> Second:
             "Exposed communication, and waiting for slower ranks",
         )
     return Second(
-        "Throughput [samples/s]", lambda m: m.get("throughput_samples_per_s") or 0.0, "Throughput"
+        "Throughput [samples/s]", lambda m: m.throughput_samples_per_s or 0.0, "Throughput"
     )
 
 
 def _say_capacity(ax: Axes, points: list[Result]) -> None:
     """Draw a device's capacity if some points need more."""
-    rooms = {capacity(point, 0) for point in points if not point.metrics["fits_memory"]}
+    rooms = {capacity(point, 0) for point in points if not point.metrics.fits_memory}
     if len(rooms) == 1:
         room = rooms.pop()
-        peaks = [max(point.metrics["peak_memory_bytes"]) for point in points]
+        peaks = [max(point.metrics.peak_memory_bytes) for point in points]
         unit, scale = theme.nbytes_unit(max(peaks))
         mark_capacity(ax, room / scale, ax.get_xlim()[1], f"{room / scale:.4g} {unit}")
 
@@ -479,14 +480,19 @@ def _names(study: Study) -> list[str]:
 
 def _compared(point: Result) -> ComparedPoint:
     """Read a point with its device of the highest memory utilisation."""
-    peaks = point.metrics["peak_memory_bytes"]
+    peaks = point.metrics.peak_memory_bytes
     held = {
         (sum(peaks[r] for r in device_ranks(point, rank)), capacity(point, rank))
         for rank in _unlike(point, peaks)
     }
     kept, room = max(held, key=lambda pair: pair[0] / pair[1])
-    held_by = {"device_bytes": kept, "capacity_bytes": room}
-    return ComparedPoint(point.set, world_size=point.world_size, metrics=point.metrics, **held_by)
+    return ComparedPoint(
+        point.set,
+        world_size=point.world_size,
+        metrics=point.metrics,
+        device_bytes=kept,
+        capacity_bytes=room,
+    )
 
 
 def _unlike(point: Result, peaks: list[int]) -> list[int]:

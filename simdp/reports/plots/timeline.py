@@ -159,7 +159,7 @@ def read_rows(study: Study) -> list[TimelineRows]:
 
 
 def _heading(point: Result, name: str) -> str:
-    seconds = point.metrics.get("step_time_s") or 0.0
+    seconds = point.metrics.step_time_s or 0.0
     unit, per_second = theme.time_unit(seconds)
     return f"{name} · {seconds * per_second:.4g} {unit} per step"
 

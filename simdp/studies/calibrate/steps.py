@@ -406,7 +406,7 @@ def _by_roofline(step: MeasuredStep, known: Sequence[Known]) -> Estimate:
     scenario = with_values(step.scenario, step.raw, {"workload.compute": "roofline"})
     watch = Stopwatch(scenario)
     low, high = step_interval(watch.metrics, scenario, known, watch.step_times)
-    return Estimate(float(watch.metrics["step_time_s"]), deviation_of(low, high))
+    return Estimate(float(watch.metrics.step_time_s), deviation_of(low, high))
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:

@@ -93,7 +93,7 @@ def _keys(
     if len(changed) == 1:
         (change,), m, n = changed, here.result.metrics, there.result.metrics
         parts = {name: n[name] - m[name] for name in parts_of_result(here.result, False)}
-        total = n["step_time_s"] - m["step_time_s"]
+        total = n.step_time_s - m.step_time_s
         return [KeyChange(change.key, change.a, change.b, total, total, total, parts)]
     if budget is None or not (here.loads and there.loads):
         return [KeyChange(change.key, change.a, change.b) for change in changed]
@@ -103,7 +103,7 @@ def _keys(
 
 def _point(here: ResultPoint, there: ResultPoint, keys: list[KeyChange]) -> PointDifference:
     a, b = here.result, there.result
-    step_a, step_b = a.metrics["step_time_s"], b.metrics["step_time_s"]
+    step_a, step_b = a.metrics.step_time_s, b.metrics.step_time_s
     known = [key.seconds for key in keys if key.seconds is not None]
     return PointDifference(
         {**a.set, **b.set},
@@ -150,7 +150,7 @@ def _beside_traces(first: ComparedResult, second: ComparedResult) -> Difference:
     sides = list[tuple[float, Values, Known]]()
     for side, result in zip((first, second), results, strict=True):
         if result is not None:
-            step = float(result.metrics["step_time_s"])
+            step = float(result.metrics.step_time_s)
             sides.append((step, parts_of_result(result, True), figures_of_result(result)))
         elif side.found is not None:
             step = side.found.step_time_s or 0.0
@@ -163,7 +163,7 @@ def _beside_traces(first: ComparedResult, second: ComparedResult) -> Difference:
         {} if known is None else known.set,
         a_s,
         b_s,
-        None if known is None else known.metrics.get("interval_s"),
+        None if known is None else known.metrics.interval_s,
         part_changes(a_parts, b_parts, (), traces),
         laid_out(*both(a_figures, b_figures)),
         (),

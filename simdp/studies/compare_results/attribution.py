@@ -10,8 +10,9 @@ from typing import Any
 
 from simdp.engine.simulate import simulate, times_alone
 from simdp.errors import ScenarioError
-from simdp.results.comparison import Figure, KeyChange, PartChange, Unit
+from simdp.results.comparison import Figure, KeyChange, PartChange
 from simdp.results.diagnosis import Diagnosis
+from simdp.results.metrics import LABELS, Metrics, Unit
 from simdp.results.result import Result
 from simdp.scenario import checked
 from simdp.scenario.overrides import Raw
@@ -26,7 +27,7 @@ MAX_KEYS = 8  # most differing keys that are changed one at a time
 MAX_STEPS = 20  # most steps of a run that is repeated
 MAX_RUNS = 64  # most short runs for all points of two results
 
-Metrics = Mapping[str, float]
+StepParts = Mapping[str, float]
 
 
 @dataclass
@@ -35,9 +36,9 @@ class Budget:
 
     runs: int = MAX_RUNS
     spent: bool = False
-    _known: dict[str, Metrics | None] = field(default_factory=dict)
+    _known: dict[str, StepParts | None] = field(default_factory=dict)
 
-    def metrics(self, raw: Raw, base: Path, steps: int) -> Metrics | None:
+    def metrics(self, raw: Raw, base: Path, steps: int) -> StepParts | None:
         """Parts of a step [s]; None where the scenario is invalid, or takes long to simulate."""
         key = repr((raw, steps))
         if key not in self._known:
@@ -95,13 +96,13 @@ def _with(change: KeyChange, ways: Sequence[dict[str, float] | None]) -> KeyChan
     return replace(change, seconds=seconds, from_a=from_a, to_b=to_b, parts=mean)
 
 
-def _less(after: Metrics | None, before: Metrics | None) -> dict[str, float] | None:
+def _less(after: StepParts | None, before: StepParts | None) -> dict[str, float] | None:
     if after is None or before is None:
         return None
     return {name: after[name] - before[name] for name in STEP_PARTS}
 
 
-def _metrics(raw: Raw, base: Path, steps: int) -> Metrics | None:
+def _metrics(raw: Raw, base: Path, steps: int) -> StepParts | None:
     try:
         scenario = checked(raw, base)
     except ScenarioError:
@@ -116,8 +117,7 @@ def _metrics(raw: Raw, base: Path, steps: int) -> Metrics | None:
         result = simulate(short)
     if result is None:
         return None
-    metrics: dict[str, Any] = result.metrics
-    return {name: float(metrics[name]) for name in STEP_PARTS}
+    return {name: float(result.metrics[name]) for name in STEP_PARTS}
 
 
 # Parts and figures --------------------------------------------------------------------------------
@@ -214,18 +214,25 @@ def figures_of_result(result: Result) -> Known:
     return dict(_of_result(result.metrics, result))
 
 
-def _of_result(m: Mapping[str, Any], result: Result) -> Iterator[tuple[tuple[str, Unit], Any]]:
+SINGLE_FIGURES = (
+    *("throughput_samples_per_s", "tokens_per_s", "mfu"),
+    *("comm_s", "without_stragglers_s"),
+)
+
+
+def _named(metric: str) -> tuple[str, Unit]:
+    return LABELS[metric].title, LABELS[metric].unit
+
+
+def _of_result(m: Metrics, result: Result) -> Iterator[tuple[tuple[str, Unit], Any]]:
     yield ("ranks", "number"), result.world_size
-    yield ("samples per second", "per_s"), m.get("throughput_samples_per_s")
-    yield ("tokens per second", "per_s"), m.get("tokens_per_s")
-    yield ("MFU", "share"), m.get("mfu")
-    yield ("communication in all", "s"), m.get("comm_s")
-    yield ("step without stragglers", "s"), m.get("without_stragglers_s")
-    yield ("peak memory", "bytes"), max(m.get("peak_memory_bytes") or [None])
-    for name, nbytes in (m.get("memory_bytes") or {}).items():
+    for name in SINGLE_FIGURES:
+        yield _named(name), m[name]
+    yield _named("peak_memory_bytes"), max(m.peak_memory_bytes, default=None)
+    for name, nbytes in m.memory_bytes.items():
         yield (f"  {name.replace('_', ' ')}", "bytes"), nbytes
-    yield ("sent per rank and step", "bytes"), max(m.get("bytes_sent_per_rank") or [None])
-    buckets = m.get("bucket_bytes")
+    yield _named("bytes_sent_per_rank"), max(m.bytes_sent_per_rank, default=None)
+    buckets = m.bucket_bytes
     yield ("buckets", "number"), None if buckets is None else len(buckets)
     yield ("in buckets", "bytes"), None if buckets is None else sum(buckets)
     step = result.cost.get("step", {})
@@ -233,8 +240,7 @@ def _of_result(m: Mapping[str, Any], result: Result) -> Iterator[tuple[tuple[str
     yield ("a step draws", "kWh"), step.get("energy_kwh")
     for key, unit in (("time_s", "s"), ("cost_usd", "USD"), ("energy_kwh", "kWh")):
         yield (f"to the target, {unit}", unit), ((result.target or {}).get(key) or {}).get("mean")  # type: ignore[misc]
-    losses = m.get("loss") or [None]
-    yield ("last loss", "number"), losses[-1]
+    yield _named("loss"), m.last_loss
 
 
 def figures_of_traces(diagnosis: Diagnosis) -> Known:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -253,10 +254,7 @@ def _with_steps(name: str, diagnosis: Diagnosis) -> Diagnosis:
 def _checked(name: str, study: Study) -> Study:
     """Return a result if it has the times of steps."""
     lacking = {
-        key: None
-        for point in study.points
-        for key in STEP_PARTS
-        if not isinstance(point.metrics.get(key), int | float)
+        key: None for point in study.points for key in STEP_PARTS if isnan(point.metrics[key])
     }
     if study.points and not lacking:
         return study
@@ -274,7 +272,7 @@ def steps_of(raw: Raw, result: Result) -> int:
     num_steps = (raw.get("workload") or {}).get("steps")
     if isinstance(num_steps, int):
         return num_steps
-    known = result.metrics.get("lr") or ()
+    known = result.metrics.lr or ()
     return len(known) or num_warm_up(2) + 1
 
 

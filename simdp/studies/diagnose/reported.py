@@ -8,6 +8,7 @@ simulated on the job as it was reported: with links slowed until they expose as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from math import exp
 from pathlib import Path
@@ -24,6 +25,7 @@ from simdp.reports.answers import step_shares
 from simdp.reports.figures import nbytes, percent, seconds
 from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import Cause, Diagnosis, Finding, Remedy
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result
 from simdp.scenario.overrides import with_machine
 from simdp.scenario.placement import wiring_of
@@ -435,16 +437,16 @@ class _Simulated(NamedTuple):
     """A scenario and its steady step, in two parts [s]."""
 
     scenario: Scenario
-    metrics: Mapping[str, Any]
+    metrics: Metrics
 
     @property
     def step(self) -> float:
-        return float(self.metrics["step_time_s"])
+        return float(self.metrics.step_time_s)
 
     @property
     def comm(self) -> float:
         """Exposed communication, with waiting."""
-        return float(self.metrics["exposed_comm_s"] + self.metrics["wait_s"])
+        return float(self.metrics.exposed_comm_s + self.metrics.wait_s)
 
 
 class _Job:
@@ -554,11 +556,11 @@ class _Job:
             step, low, high = (compute + end for end in (comm, *self.exposed_in))
         else:
             m = self.whole.metrics
-            step, comm = m["step_time_s"], m["exposed_comm_s"] + m["wait_s"]
+            step, comm = m.step_time_s, m.exposed_comm_s + m.wait_s
             compute = step - comm
             reach = exp(NORMAL_90 * BY_DATA_SHEET)
             compute_in = [compute / reach, compute * reach]
-            low, high = m["interval_s"] or (step * compute_in[0] / compute, step * reach)
+            low, high = m.interval_s or (step * compute_in[0] / compute, step * reach)
         return {
             "step_time_s": step,
             "interval_s": [low, high],
@@ -649,12 +651,12 @@ class _Job:
         if self.contradicts is not None:
             text = f"{self.contradicts} {text}"
         whole = self.whole.metrics
-        if whole["mfu"]:
-            text += f"; the MFU is {percent(whole['mfu'] * whole['step_time_s'] / job.step)}"
+        if whole.mfu:
+            text += f"; the MFU is {percent(whole.mfu * whole.step_time_s / job.step)}"
         parts = [
-            f"{name} {percent(share * whole['step_time_s'] / compute)}"
+            f"{name} {percent(share * whole.step_time_s / compute)}"
             for name, share, _ in step_shares(self.whole)[: len(self.whole.compute_parts)]
-            if share * whole["step_time_s"] >= WORTH * compute
+            if share * whole.step_time_s >= WORTH * compute
         ]
         if parts:
             text += f"; of this compute {', '.join(parts)}"
@@ -717,7 +719,7 @@ class _Job:
 
     def _sent(self) -> float:
         """Bytes that a rank sends in a step."""
-        return float(max(self.planned.metrics["bytes_sent_per_rank"]))
+        return float(max(self.planned.metrics.bytes_sent_per_rank))
 
     def _slip(self) -> tuple[str | None, _Simulated | None]:
         """The slip of `SLIPS` with which the job exposes about what was reported, if any."""
@@ -748,7 +750,7 @@ class _Job:
         simulated, takes = self.planned, self.job.compute / self.job.grad_accum
         if self.job.comm <= self.exposed_in[1]:
             return simulated
-        whole = max(simulated.metrics["comm_s"], 1e-9)
+        whole = max(simulated.metrics.comm_s, 1e-9)
         factor = 1 + (self.job.comm - simulated.comm) / whole
         for _ in range(ROUNDS):
             slowed = _slowed(self.planned.scenario, factor)
@@ -770,8 +772,8 @@ def _whole(scenario: Scenario) -> Result:
     """The result of a scenario, timing only, with its interval and what its compute is spent on."""
     result = times_alone(scenario) or simulate(scenario)
     m = result.metrics
-    m["interval_s"] = interval_of(scenario, m["step_time_s"])
-    result.compute_parts = compute_parts(scenario, m["compute_s"], peak_flops(scenario))
+    result.metrics = replace(m, interval_s=interval_of(scenario, m.step_time_s))
+    result.compute_parts = compute_parts(scenario, m.compute_s, peak_flops(scenario))
     return result
 
 

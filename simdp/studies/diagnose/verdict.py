@@ -393,7 +393,7 @@ def with_remedies(
             listed[place] = tuple(remedies(traces, findings[place].cause, machine))
         if any(listed.values()):
             played = replay_of(traces, machine=machine).simulate()
-            base = float(played.metrics["step_time_s"])
+            base = float(played.metrics.step_time_s)
     except ScenarioError as error:
         return WithRemedies(
             tuple(findings), None, (f"No remedies were simulated: {error.problems[0]}",)

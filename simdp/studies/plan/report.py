@@ -12,7 +12,7 @@ from simdp.errors import ScenarioError
 from simdp.reports.figures import percent
 from simdp.reports.plan_table import why_not
 from simdp.results.comparison import NOISE
-from simdp.results.metrics import BUSY, REST, WAITING, bill, energy_range
+from simdp.results.metrics import bill, energy_range
 from simdp.results.plan import GOALS, Option
 from simdp.scenario.root import Scenario
 from simdp.studies.plan.request import (
@@ -271,7 +271,7 @@ class PlanReport:
             return []
         point = self._player.simulated[meeting[0].number]
         metrics = point.metrics
-        parts = [sum(metrics[key] for key in keys) for keys in (BUSY, WAITING, REST)]
+        parts = metrics.busy_s, metrics.waiting_s, metrics.other_s
         rates = point.whole.cluster.rates()
         ends, mean = energy_range(rates, *parts), bill(rates, *parts).energy_kwh
         if ends is None or not mean:

@@ -16,6 +16,7 @@ period of many steps, as of Local SGD: steps without an exchange are equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +27,7 @@ from simdp.engine.interpreters.footprints import fits_host, offloaded_nbytes
 from simdp.errors import ScenarioError
 from simdp.job.targets import SamplesNeeded
 from simdp.reports.figures import host_need
-from simdp.results.metrics import BUSY, REST, WAITING, lasting, limit_of
+from simdp.results.metrics import PARTS, Metrics, lasting, limit_of
 from simdp.results.plan import GOALS, WAYS, Option
 from simdp.results.result import Result
 from simdp.scenario.root import Scenario
@@ -461,8 +462,6 @@ HOUR = 3600.0
 Changes = Callable[[Scenario, int], list[str]]
 """Lists a scenario's changes to the file's training, at a global batch."""
 
-PARTS = BUSY + WAITING + REST
-
 
 class Simulated(NamedTuple):
     """A simulated point: times of the whole step, and memory of the fullest rank [bytes].
@@ -471,7 +470,7 @@ class Simulated(NamedTuple):
     micro-steps where all are equal.
     """
 
-    metrics: dict[str, float]
+    metrics: Metrics
     peak: float
     luck: Floats
     whole: Scenario
@@ -581,25 +580,26 @@ class Player:
             self.why[number] = Infeasible.of_line(wrong)
             return None
         last = there[-1]
-        metrics = {key: float(last.metrics[key]) for key in ("step_time_s", *PARTS)}
+        metrics = last.metrics
         if len(there) > 1:
-            before = {key: float(there[0].metrics[key]) for key in metrics}
             is_period = played.whole.strategy.steps_together > 1
-            metrics = {
-                key: _continued(before[key], value, played.num_alike, is_period)
-                for key, value in metrics.items()
+            longer: dict[str, Any] = {
+                key: _continued(before, metrics[key], played.num_alike, is_period)
+                for key, before in there[0].metrics.items()
+                if key in ("step_time_s", *PARTS)
             }
-        peak = float(max(last.metrics["peak_memory_bytes"]))
+            metrics = replace(metrics, **longer)
+        peak = float(max(last.metrics.peak_memory_bytes))
         return self._simulated_option(number, metrics, peak, played.whole)
 
     def _simulated_option(
-        self, number: int, metrics: dict[str, float], peak: float, whole: Scenario
+        self, number: int, metrics: Metrics, peak: float, whole: Scenario
     ) -> Option:
         point, cluster = self.bounds.points[number], whole.cluster
         batch = self.batch_of(point, whole)
         need = self._need_of(batch)
         assert isinstance(need, SamplesNeeded)
-        seconds, luck = need.mean / batch * metrics["step_time_s"], luck_of(need)
+        seconds, luck = need.mean / batch * metrics.step_time_s, luck_of(need)
         spent = lasting(cluster.rates(), metrics, seconds)
         cost, energy, mean_error = spent.cost_usd, spent.energy_kwh, 0.0
         if cluster.failures or whole.checkpoint is not None:
@@ -613,7 +613,7 @@ class Player:
         share = simulated.peak / float(self.bounds.room[number])
         return Option(
             set={key: value for key, value in point.settings.items() if value is not None},
-            step_time_s=metrics["step_time_s"],
+            step_time_s=metrics.step_time_s,
             finish_s=seconds,
             cost_usd=cost,
             energy_kwh=energy,

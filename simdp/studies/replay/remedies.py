@@ -101,7 +101,7 @@ def _for_compiled(text: str, is_compiled: bool) -> str:
 
 def step_time(replayed: Replayed, settings: Raw | None = None) -> float:
     """Time of a steady step of a replay, with keys set [s]."""
-    return float(replayed.simulate(settings).metrics["step_time_s"])
+    return float(replayed.simulate(settings).metrics.step_time_s)
 
 
 # Changes; of each kind the best counts ------------------------------------------------------------

@@ -294,10 +294,10 @@ def time_step(
     """
     stopwatch = stopwatch or Stopwatch(point)
     metrics = stopwatch.metrics
-    time = float(metrics["step_time_s"])
+    time = float(metrics.step_time_s)
     low, high = step_interval(metrics, point, known, stopwatch.step_times)
     n = point.cluster.world_size
-    samples = metrics["throughput_samples_per_s"] * time
+    samples = (metrics.throughput_samples_per_s or 0.0) * time
     return StepComparison(
         scenario=name,
         cluster=cluster_name(name, point),
@@ -311,10 +311,10 @@ def time_step(
         note=measured.note,
         samples=samples,
         linear=None,
-        ring=ring_step_time(point, metrics["compute_s"] + metrics["update_s"]),
+        ring=ring_step_time(point, metrics.compute_s + metrics.update_s),
         new=scenario_novelty(point, with_pool(known, point)),
         exposed_measured=measured.exposed_sync,
-        exposed_simulated=float(metrics["exposed_comm_s"] + metrics["wait_s"]),
+        exposed_simulated=float(metrics.exposed_comm_s + metrics.wait_s),
         fits=_fits(point),
         joined=wiring_of(point.cluster).joined,
     )

@@ -126,7 +126,9 @@ def test_a_restarted_run_ends_with_the_bits_of_the_run_that_never_failed(name):
     for rank, weights in enumerate(whole.replicas):
         for key, value in weights.items():
             assert result.replicas[rank][key].tobytes() == value.tobytes(), (rank, key)
-    assert json.dumps(result.metrics) == json.dumps(whole.metrics)  # nan equals itself here
+    assert json.dumps(dict(result.metrics)) == json.dumps(
+        dict(whole.metrics)
+    )  # nan equals itself here
     tried, losses = result.participation["attempts"], whole.metrics["loss"]
     assert tried[0]["loss"] == losses[:2]
     assert [tried[2]["loss"], tried[3]["loss"]] == [losses[3:4], losses[3:5]]

@@ -34,28 +34,31 @@ from simdp.results.audit import (
 )
 from simdp.results.comparison import ComparedPoint, Comparison
 from simdp.results.job import BADPUT, JobRuns, JobStretch, JobStudy, Spread
+from simdp.results.metrics import Metrics
 from simdp.results.plan import Option, PlanResult
 from simdp.results.result import Study
 from simdp.results.validation import StepComparison, Validation
 from simdp.scenario import checked
 
-METRICS = {
-    "step_time_s": 0.1,
-    "compute_s": 0.08,
-    "update_s": 0.005,
-    "exposed_comm_s": 0.01,
-    "wait_s": 0.005,
-    "other_s": 0.0,
-    "throughput_samples_per_s": 1000.0,
-    "bytes_sent_per_rank": [1e9, 2e9],
-    "fits_memory": True,
-    "loss": None,
-}
+METRICS = Metrics(
+    **{
+        "step_time_s": 0.1,
+        "compute_s": 0.08,
+        "update_s": 0.005,
+        "exposed_comm_s": 0.01,
+        "wait_s": 0.005,
+        "other_s": 0.0,
+        "throughput_samples_per_s": 1000.0,
+        "bytes_sent_per_rank": [1e9, 2e9],
+        "fits_memory": True,
+        "loss": None,
+    }
+)
 SCENARIO = {"name": "box", "seed": 3, "cluster": CLUSTER, "strategy": "ddp"}
 
 
 def comparison():
-    slow = METRICS | {"throughput_samples_per_s": 800.0, "fits_memory": False}
+    slow = dataclasses.replace(METRICS, throughput_samples_per_s=800.0, fits_memory=False)
     return Comparison(
         "0.1.0",
         SCENARIO,
@@ -423,7 +426,7 @@ def test_points_that_are_equally_fast_are_no_winners():
     noisy = dataclasses.replace(
         found.points[0],
         set={"strategy": "zero1"},
-        metrics=METRICS | {"throughput_samples_per_s": 0.995 * METRICS["throughput_samples_per_s"]},
+        metrics=dataclasses.replace(METRICS, throughput_samples_per_s=995.0),
     )
     found.points.append(noisy)
     assert page_of(found).sections[0].level == "good"

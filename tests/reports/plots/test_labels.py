@@ -12,11 +12,12 @@ from simdp.reports.plots.labels import (
     spread,
     wrapped,
 )
+from simdp.results.metrics import Metrics
 from simdp.results.result import Result
 
 
 def points(*sets):
-    return [Result({}, chosen, {}) for chosen in sets]
+    return [Result({}, chosen, Metrics()) for chosen in sets]
 
 
 @for_each(("count", "limit"), [(3, 5), (5, 5), (100, 8), (9, 2), (4, 1)])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def losses_of(study, *losses):
     for number, loss in enumerate(losses):
         point = copy.copy(study.points[0])
         point.set = {"seed": number}
-        point.metrics = {**point.metrics, "loss": loss, "loss_per_rank": None}
+        point.metrics = dataclasses.replace(point.metrics, loss=loss, loss_per_rank=None)
         points.append(point)
     return Study(study.version, study.scenario, points)
 
@@ -102,7 +103,7 @@ def test_a_loss_that_there_is_not_is_a_gap(lost, single, drawn):
 
 def with_metrics(study, **metrics):
     result = copy.copy(study.points[0])
-    result.metrics = {**result.metrics, **metrics}
+    result.metrics = dataclasses.replace(result.metrics, **metrics)
     return Study(study.version, study.scenario, [result])
 
 
@@ -165,7 +166,7 @@ def test_a_loss_that_never_was_finite_leaves_an_empty_panel(single, drawn):
 @for_each(("last", "scale"), [(1.0, "log"), (1.1, "linear"), (0.0, "linear"), (None, "linear")])
 def test_a_loss_that_falls_to_a_thirtieth_has_a_logarithmic_axis(last, scale, single, drawn):
     result = copy.copy(single.points[0])
-    result.metrics = {**result.metrics, "loss": [30.0, 9.0, last], "loss_per_rank": None}
+    result.metrics = dataclasses.replace(result.metrics, loss=[30.0, 9.0, last], loss_per_rank=None)
     study = Study(single.version, single.scenario, [result])
     (ax,) = drawn(LossCurve(), study)
     assert ax.get_yscale() == scale

@@ -1,6 +1,7 @@
 """Memory over a step, and rank by rank: what is drawn is what the metrics say."""
 
 import copy
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -156,7 +157,8 @@ def test_of_many_groups_some_are_left_out_and_the_axis_says_so(uneven, drawn):
     (point,) = many.points
     point.scenario["cluster"]["world_size"] = 40
     held = point.trace.memory[0]
-    point.metrics["peak_memory_bytes"] = [1000 + rank for rank in range(40)]
+    peaks = [1000 + rank for rank in range(40)]
+    point.metrics = dataclasses.replace(point.metrics, peak_memory_bytes=peaks)
     ranks = np.arange(40)
     point.trace.memory = [held._replace(ranks=ranks, at=ranks * 0.0, nbytes=1000.0 + ranks)]
     (ax,) = drawn(MemoryPerRank(), many)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -91,7 +93,8 @@ def test_points_are_drawn_by_world_size_in_whatever_order_they_were_swept(play, 
 def with_intervals(study, low=0.8, high=1.3):
     for point in study.points:
         step = point.metrics["step_time_s"]
-        point.metrics["interval_s"] = [low * step, high * step]
+        ends = [low * step, high * step]
+        point.metrics = dataclasses.replace(point.metrics, interval_s=ends)
     return study
 
 
@@ -123,7 +126,7 @@ def test_many_lines_have_bars_beside_each_other_and_no_bands(play, drawn):
 def test_an_interval_that_is_not_known_is_not_drawn(play, drawn):
     study = play(set={"sweep": {"cluster.world_size": [2, 4, 8]}})
     for point in study.points:
-        point.metrics["interval_s"] = None
+        point.metrics = dataclasses.replace(point.metrics, interval_s=None)
     top, middle, _ = drawn(ScalingCurve(), study)
     assert not top.collections
     assert not middle.collections

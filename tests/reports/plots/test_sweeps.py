@@ -1,6 +1,7 @@
 """Plots of sweeps over any key: curves over numbers, bars of points, loss by time."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ def swept(study, key, values, **metrics):
     for number, value in enumerate(values):
         point = copy.copy(study.points[0])
         point.set, point.trace = {key: value}, None
-        point.metrics = {**point.metrics, **{name: of[number] for name, of in metrics.items()}}
+        point.metrics = dataclasses.replace(
+            point.metrics, **{name: of[number] for name, of in metrics.items()}
+        )
         points.append(point)
     return Study(study.version, {**study.scenario, "sweep": {key: values}}, points)
 

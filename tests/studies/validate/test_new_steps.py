@@ -10,6 +10,7 @@ from small_scenario import MINIMAL
 import simdp
 from benchmarks import new_steps as benchmark
 from simdp.cluster.hardware import Calibration
+from simdp.results.metrics import Metrics
 from simdp.scenario import checked
 from simdp.studies.answers import complete, interval_of
 from simdp.studies.intervals import (
@@ -175,7 +176,7 @@ def test_a_precision_that_no_fitted_step_had_is_new():
 
 def test_what_a_device_reaches_in_one_precision_does_not_tell_of_another():
     known = machine_calibration("mosaic-h100", Path())
-    metrics = {"step_time_s": 2.0, "compute_s": 1.0, "update_s": 0.5}
+    metrics = Metrics(**{"step_time_s": 2.0, "compute_s": 1.0, "update_s": 0.5})
     for dtype, spread in (("bfloat16", 0.0), ("float16", 0.75 * BY_DATA_SHEET)):
         workload = {"compute": {"kind": "roofline"}, "precision": {"kind": "amp", "dtype": dtype}}
         scenario = on_machine("mosaic-h100", 8, workload=workload)
@@ -184,7 +185,7 @@ def test_what_a_device_reaches_in_one_precision_does_not_tell_of_another():
 
 def test_compute_that_a_collective_stretches_counts_as_communication():
     """Of 0.6 s that are hidden, compute that takes 1.5 times as long loses 0.2 s."""
-    metrics = {"step_time_s": 2.0, "exposed_comm_s": 0.1, "wait_s": 0.2, "comm_s": 0.7}
+    metrics = Metrics(**{"step_time_s": 2.0, "exposed_comm_s": 0.1, "wait_s": 0.2, "comm_s": 0.7})
     slowed = on_machine("dgx-h100", cluster={"overheads": {"compute_slowdown": 0.5}})
     assert exposed_part(metrics, slowed) == pytest.approx((0.1 + 0.2 + 0.2) / 2.0)
     alone = on_machine("dgx-h100", cluster={"overheads": {"compute_slowdown": 0.0}})
@@ -217,7 +218,7 @@ def run_on(machine, **workload):
 
 def test_compute_that_nobody_has_measured_widens_the_interval_by_its_part_of_the_step():
     scenario = checked({**MINIMAL, "cluster": {"machine": "dgx-h100", "world_size": 2}}, Path())
-    metrics = {"step_time_s": 2.0, "compute_s": 1.0, "update_s": 0.5}
+    metrics = Metrics(**{"step_time_s": 2.0, "compute_s": 1.0, "update_s": 0.5})
     known = Known(
         "a", Calibration(data="a", intervals={"cluster.overheads.hook": ["1 us", "2 us"]})
     )
