@@ -565,7 +565,7 @@ def python(*arguments, stdout=subprocess.PIPE, **options):
 
 
 LIBRARIES = {
-    *("numpy", "scipy", "yaml", "pydantic", "typer", "rich", "matplotlib", "simpy", "networkx"),
+    *("numpy", "scipy", "yaml", "pydantic", "typer", "rich", "matplotlib", "simpy"),
     *("pyarrow", "pandas", "torch", "dask", "distributed", "optuna", "jinja2", "pint"),
 }
 PLUGIN = """

@@ -56,7 +56,7 @@ HOMES = {
     "distributed": ("studies.executor.dask",),
     "jinja2": ("reports.page",),
     "matplotlib": ("reports",),
-    "networkx": ("cluster",),
+    "networkx": (),
     "pandas": ("results.result",),
     "pint": ("units",),
     "pyarrow": ("files.records",),

@@ -86,7 +86,7 @@ COMMANDS = {
         ),
     ),
     "compare-results": Command(
-        "compare_results:compare_results",
+        "compare:compare_results",
         "Compare two results, or a result and a real run, and attribute the difference.",
         (
             "compare-results runs/before runs/after",
@@ -194,13 +194,13 @@ COMMANDS = {
         ),
     ),
     "gallery": Command(
-        "gallery:gallery",
+        "listing:gallery",
         "Redraw the pictures of the README and docs/.",
         ("gallery --out plots",),
         hidden=True,
     ),
     "schema": Command(
-        "schema:schema",
+        "listing:schema",
         "Print the JSON Schema of scenarios, by which editors complete and check them.",
         ("schema > schema.json", "schema --out schema.json"),
     ),

@@ -1,12 +1,15 @@
-"""``list``."""
+"""``list``, ``schema`` and ``gallery``: what simdp has."""
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from simdp.cli.common import say
+from simdp.cli.common import put, say
 from simdp.cli.completion import FAMILIES
 from simdp.errors import ScenarioError, unknown_name
 
@@ -28,4 +31,38 @@ def list_kinds(
     shown = [family] if family else [name for name in names() if not (where and name in CODELESS)]
     lines = places if where else kinds
     say(wide_table.kinds({name: lines(name) for name in shown}))
+    return 0
+
+
+def schema(
+    out: Annotated[Path | None, typer.Option(help="Write it to this file instead.")] = None,
+) -> int:
+    """Print the JSON Schema of scenarios, by which editors complete and check them."""
+    from simdp.files import check_outputs, write_whole
+    from simdp.scenario.shipped import FOR_EDITORS
+    from simdp.studies.schema import text
+
+    check_outputs(out)
+    if out is None:
+        sys.stdout.write(text())
+        return 0
+    write_whole(out, partial(put, text=text()))
+    print(f"{FOR_EDITORS}{out}")
+    return 0
+
+
+def gallery(
+    scenarios: Annotated[
+        Path | None, typer.Option(help="Folder of scenarios [the shipped ones].")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("plots"),
+) -> int:
+    """Redraw the pictures of the README and docs/."""
+    from simdp.files import check_outputs
+    from simdp.scenario.shipped import folder
+    from simdp.studies.gallery import draw_gallery
+
+    check_outputs(out / "picture.png")
+    for path in draw_gallery(scenarios or folder(), out):
+        print(path)
     return 0

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simdp.workload import Workload
-from simdp.workload.incompatible import OF_RECOMPUTE
+from simdp.workload import OF_RECOMPUTE, Workload
 from simdp.workload.lifetimes import Rerun, recomputed
 
 BLOCK = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -13,6 +14,9 @@ from pydantic import Field, field_validator
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.hardware import Link
 from simdp.spec import Float, Int, Spec, problem
+
+V = TypeVar("V", int, str)
+"""A vertex of a graph."""
 
 
 class Topology(Spec):
@@ -146,6 +150,38 @@ class Edge(NamedTuple):
 Edges = tuple[Edge, ...]
 
 
+def neighbours_of(vertices: Iterable[V], pairs: Iterable[tuple[V, V]]) -> dict[V, list[V]]:
+    """Return the neighbours of each vertex of a graph, of these vertices and those of its edges."""
+    neighbours: dict[V, list[V]] = {vertex: [] for vertex in vertices}
+    for u, v in pairs:
+        neighbours.setdefault(u, []).append(v)
+        neighbours.setdefault(v, []).append(u)
+    return neighbours
+
+
+def hops_from(source: V, neighbours: Mapping[V, Iterable[V]]) -> dict[V, int]:
+    """Return the number of edges to each vertex that is connected with another one."""
+    hops, reached = {source: 0}, [source]
+    for vertex in reached:  # which grows
+        for near in neighbours[vertex]:
+            if near not in hops:
+                hops[near] = hops[vertex] + 1
+                reached.append(near)
+    return hops
+
+
+def _shortest_paths(
+    target: int, hops: Mapping[int, int], neighbours: Mapping[int, Iterable[int]]
+) -> Iterator[tuple[int, ...]]:
+    """Yield each path of fewest edges from the vertex that ``hops`` start from."""
+    if not hops[target]:
+        yield (target,)
+    for near in neighbours[target]:
+        if hops[near] < hops[target]:
+            for path in _shortest_paths(near, hops, neighbours):
+                yield (*path, target)
+
+
 @lru_cache(maxsize=64)
 def route_table(edges: Edges, n: int) -> Ints:
     """Return the route of every pair of endpoints: fewest links, then widest, then lowest numbers.
@@ -162,27 +198,23 @@ def route_table(edges: Edges, n: int) -> Ints:
     ndarray, shape `(n, n, longest)`, int64
         Links in order of travel, filled up with -1; only -1 without a route.
     """
-    import networkx as nx
-
-    graph: nx.Graph[int] = nx.Graph()
-    graph.add_nodes_from(range(n))
-    graph.add_edges_from((edge.u, edge.v) for edge in edges)
     number = {(edge.u, edge.v): 2 * i for i, edge in enumerate(edges)}
     number |= {(edge.v, edge.u): 2 * i + 1 for i, edge in enumerate(edges)}
-    found: dict[tuple[int, int], list[int]] = {}
-    for part in nx.connected_components(graph):
-        ends = sorted(vertex for vertex in part if vertex < n)
-        for src, dst in ((s, d) for s in ends for d in ends if s != d):
+    neighbours = neighbours_of(range(n), [(edge.u, edge.v) for edge in edges])
+    routes: dict[tuple[int, int], list[int]] = {}
+    for src in range(n):
+        hops = hops_from(src, neighbours)
+        for dst in sorted(vertex for vertex in hops if vertex < n and vertex != src):
             if (src, dst) in number:
-                found[src, dst] = [number[src, dst]]
+                routes[src, dst] = [number[src, dst]]
                 continue
             ways = (
                 [number[hop] for hop in pairwise(path)]
-                for path in nx.all_shortest_paths(graph, src, dst)
+                for path in _shortest_paths(dst, hops, neighbours)
             )
-            found[src, dst] = min(ways, key=lambda way: (-_narrowest(edges, way), way))
-    table = np.full((n, n, max(map(len, found.values()), default=0)), -1, dtype=np.int64)
-    for (src, dst), way in found.items():
+            routes[src, dst] = min(ways, key=lambda way: (-_narrowest(edges, way), way))
+    table = np.full((n, n, max(map(len, routes.values()), default=0)), -1, dtype=np.int64)
+    for (src, dst), way in routes.items():
         table[src, dst, : len(way)] = way
     return table
 
@@ -193,15 +225,11 @@ def _narrowest(edges: Edges, way: list[int]) -> float:
 
 def connected_parts(edges: Edges, n: int) -> Ints:
     """Label endpoints by the lowest connected endpoint, `(n,)`."""
-    import networkx as nx
-
-    graph: nx.Graph[int] = nx.Graph()
-    graph.add_nodes_from(range(n))
-    graph.add_edges_from((edge.u, edge.v) for edge in edges)
-    labels = np.zeros(n, dtype=np.int64)
-    for part in nx.connected_components(graph):
-        ends = [vertex for vertex in part if vertex < n]
-        labels[ends] = min(ends, default=0)
+    neighbours = neighbours_of(range(n), [(edge.u, edge.v) for edge in edges])
+    labels = np.full(n, -1, dtype=np.int64)
+    for src in range(n):
+        if labels[src] < 0:
+            labels[[vertex for vertex in hops_from(src, neighbours) if vertex < n]] = src
     return labels
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -14,7 +15,15 @@ from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.hardware import AnyLink, Link
-from simdp.cluster.topologies.base import Edge, Edges, Topology, compact, route_table
+from simdp.cluster.topologies.base import (
+    Edge,
+    Edges,
+    Topology,
+    compact,
+    hops_from,
+    neighbours_of,
+    route_table,
+)
 from simdp.errors import ScenarioError
 from simdp.files import read_text
 from simdp.spec import Bandwidth, Int, problem
@@ -396,20 +405,20 @@ def _groups(names: tuple[str, ...], entries: Tokens) -> tuple[Group, ...]:
 
     NVLinks hide PCIe connections of two GPUs, which then follow from others, or are the farthest.
     """
-    import networkx as nx
-
-    label = {name: [0, 0, 0, 0] for name in names}
+    label = {name: [-1, -1, -1, -1] for name in names}
     for place, farthest in enumerate((NODE, PHB, PXB, PIX)):
-        graph: nx.Graph[str] = nx.Graph()
-        graph.add_nodes_from(names)
-        graph.add_edges_from(
+        near = [
             pair
             for pair, token in entries.items()
             if LEVELS.get(token.lower(), farthest + 1) <= farthest
-        )
-        for number, part in enumerate(nx.connected_components(graph)):
-            for name in part:
-                label[name][place] = number
+        ]
+        neighbours = neighbours_of(names, near)
+        numbers = count()
+        for name in names:
+            if label[name][place] < 0:
+                number = next(numbers)
+                for member in hops_from(name, neighbours):
+                    label[member][place] = number
     return tuple((a, b, c, d) for a, b, c, d in (label[name] for name in names))
 
 
