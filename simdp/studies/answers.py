@@ -173,12 +173,8 @@ def interval_of(
         stopwatch = Stopwatch(scenario)
     if not stopwatch.repeats and not _is_small(scenario.cluster):
         return None
-    time, *variant_times = stopwatch.step_times(
-        [scenario, *chain.from_iterable(pairs_of(scenario, known))]
-    )
-    inside = spread(
-        time, list(zip(variant_times[::2], variant_times[1::2], strict=True)), residual(known)
-    )
+    time, *times = stopwatch.step_times([scenario, *chain.from_iterable(pairs_of(scenario, known))])
+    inside = spread(time, list(zip(times[::2], times[1::2], strict=True)), residual(known))
     low, high = widened(time, inside, deviation(stopwatch.metrics, scenario, known))
     return None if low == high else [end / time * step_time for end in (low, high)]
 

@@ -264,16 +264,14 @@ def _hidden_by_the_file(raw: Raw, over: Mapping[str, object]) -> list[str]:
 
 def _different_costs(compared: Sequence[ComparedPoint]) -> list[str]:
     """Note that points use different costs of collectives, though none was set."""
-    labels_of: dict[str | None, str] = {}
+    labels: dict[str | None, str] = {}
     for point in compared:
         if point.metrics is not None:
-            several = point.cost in labels_of
-            labels_of[point.cost] = (
-                f"{labels_of[point.cost]}; {point.label}" if several else point.label
-            )
-    if len(labels_of) < 2 or any(key.startswith("collectives") for key in compared[0].set):
+            before = f"{labels[point.cost]}; " if point.cost in labels else ""
+            labels[point.cost] = before + point.label
+    if len(labels) < 2 or any(key.startswith("collectives") for key in compared[0].set):
         return []
-    ways = ", ".join(f"{cost} for {label}" for cost, label in labels_of.items())
+    ways = ", ".join(f"{cost} for {label}" for cost, label in labels.items())
     return [f"collectives are timed by {ways}; give collectives.cost, for one way."]
 
 
@@ -319,11 +317,7 @@ def _simulate_points(
     ]
     notes += _play([compared[number] for number in scenarios], requests, play(requests))
     if not any(point.metrics for point in compared):
-        raise ScenarioError(
-            shared_first(
-                [(compared_point.label, compared_point.problems) for compared_point in compared]
-            )
-        )
+        raise ScenarioError(shared_first([(point.label, point.problems) for point in compared]))
     return compared, notes
 
 
@@ -374,9 +368,8 @@ def _play(
     """Fill in the points in order, so that few weights are kept at a time; return notes on them."""
     first: Weights | None = None
     notes: dict[str, None] = {}
-    for point, request, outcome in zip(
-        points, requests, in_order(outcomes, len(points)), strict=True
-    ):
+    in_turn = in_order(outcomes, len(points))
+    for point, request, outcome in zip(points, requests, in_turn, strict=True):
         if isinstance(outcome, Failed):
             point.problems = outcome.problems
         else:

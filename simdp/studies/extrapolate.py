@@ -187,13 +187,8 @@ def _trace_remarks(replayed: Replayed, microbatch: int) -> Iterator[str]:
     if microbatch == 1:
         yield "samples are micro-batches; --microbatch gives their samples"
     yield "memory: of weights, gradients and optimizer; activations are in no trace"
-    late = [
-        straggler
-        for straggler in replayed.scenario["cluster"].get("stragglers", ())
-        if "rank" in straggler
-    ]
-    if late:
-        ranks = ", ".join(dict.fromkeys(str(straggler["rank"]) for straggler in late))
+    if late := replayed.slow_ranks:
+        ranks = ", ".join(map(str, late))
         yield f"slow ranks of the recording ({ranks}) are left out; machines have their own jitter"
 
 
@@ -352,11 +347,9 @@ class Points:
             if recording.has_hooks:
                 raw["cluster"]["overheads"] = dict(HELD)
             if isinstance(own := raw.get("collectives"), dict):
-                raw["collectives"] = {key: setting for key, setting in own.items() if key != "cost"}
+                raw["collectives"] = {key: value for key, value in own.items() if key != "cost"}
         else:
-            raw["cluster"] = {
-                key: setting for key, setting in cluster.items() if key != "world_size"
-            }
+            raw["cluster"] = {key: value for key, value in cluster.items() if key != "world_size"}
         compute = raw["workload"].get("compute")
         if isinstance(compute, dict) and compute.get("kind") == "measured":
             compute["points"] = self._scaled(raw, machine, compute["points"])
@@ -405,7 +398,7 @@ class Points:
 
     def planned(self) -> list[PlannedPoint]:
         """Every point, in the order of machines, strategies and numbers of GPUs."""
-        planned_points = []
+        points = []
         largest = max(self.request.gpus)
         for machine in self.machines:
             raw, problem = Raw(), ""
@@ -415,10 +408,8 @@ class Points:
                 problem = joined(error.problems)
             for strategy in self.strategies:
                 for gpus in self.request.gpus:
-                    planned_points.append(
-                        self._planned(raw, machine, gpus, strategy, largest, problem)
-                    )
-        return planned_points
+                    points.append(self._planned(raw, machine, gpus, strategy, largest, problem))
+        return points
 
     def _planned(
         self, raw: Raw, machine: str, gpus: int, strategy: object, largest: int, problem: str
@@ -481,19 +472,14 @@ def extrapolate(
     """
     made = Points(recording, request)
     planned = made.planned()
-    valid = [
-        planned_point.scenario for planned_point in planned if planned_point.scenario is not None
-    ]
+    valid = [point.scenario for point in planned if point.scenario is not None]
     if not valid:
-        raise ScenarioError(list(dict.fromkeys(planned_point.problem for planned_point in planned)))
+        raise ScenarioError(list(dict.fromkeys(point.problem for point in planned)))
     several: dict[str, Any] = {"executor": executor, "store": store, "progress": progress}
     several["interval"] = "any" if len(valid) <= MAX_INTERVALS else "cheap"
     results = iter(simulate_all(valid, **several))
-    played = [
-        (planned_point, None if planned_point.scenario is None else next(results))
-        for planned_point in planned
-    ]
-    points = [_point(recording, planned_point, result) for planned_point, result in played]
+    played = [(point, None if point.scenario is None else next(results)) for point in planned]
+    points = [_point(recording, point, result) for point, result in played]
     if all(point.problem for point in points):
         raise ScenarioError(list(dict.fromkeys(point.problem or "" for point in points)))
     study = _study(made, played)

@@ -12,14 +12,13 @@ from simdp.errors import ScenarioError
 from simdp.files import format_yaml
 from simdp.reports.figures import host_need, nbytes
 from simdp.results.plan import Fitting, FittingRow
-from simdp.scenario.overrides import move_paths
+from simdp.scenario.overrides import Raw, move_paths
 from simdp.scenario.root import Scenario
 from simdp.strategies.memory import beside_tensors
 from simdp.studies.fits import fitting
 from simdp.studies.methods import (
     FitsRequest,
     Method,
-    Raw,
     TrainingNodes,
     checked_here,
     known_value,

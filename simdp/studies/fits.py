@@ -26,6 +26,7 @@ from simdp.results.metrics import Metrics, steady_step_time
 from simdp.results.plan import Fitting, FittingRow
 from simdp.results.trace import StepEnds, TraceBuilder
 from simdp.scenario.checks import joint_problems
+from simdp.scenario.overrides import Raw
 from simdp.scenario.root import Scenario, following
 from simdp.strategies import STRATEGIES, AnyStrategy
 from simdp.strategies.base import Strategy
@@ -37,7 +38,6 @@ from simdp.studies.methods import (
     RECOMPUTE,
     FitsRequest,
     Method,
-    Raw,
     TrainingNodes,
     known_choice,
     known_value,

@@ -457,10 +457,8 @@ def as_unmeasured(scenario: Scenario) -> tuple[Scenario, list[Known]]:
         update["overheads"] = cluster.overheads.model_copy(update=overheads)
     fitted = {key.split(".")[2] for key in keys if key.startswith(STRAGGLERS)}
     if fitted:
-        numbered = enumerate(cluster.stragglers)
-        update["stragglers"] = [
-            straggler for index, straggler in numbered if str(index) not in fitted
-        ]
+        others = [s for index, s in enumerate(cluster.stragglers) if str(index) not in fitted]
+        update["stragglers"] = others
     if (device := _of_data_sheet(scenario, keys)) is not None:
         update["device"] = device
     stripped = scenario.model_copy(update={"cluster": cluster.model_copy(update=update)})
@@ -796,9 +794,7 @@ def is_scaled(scenario: Scenario) -> bool:
     if isinstance(spec, FromMeasurements):
         points = [point for device in devices for point in spec.of_device(device.name)]
         return any(point.measured_on not in (None, point.device) for point in points)
-    return isinstance(spec, FromProfile) and not all(
-        is_measured_on(spec, member) for member in devices
-    )
+    return isinstance(spec, FromProfile) and not all(is_measured_on(spec, gpu) for gpu in devices)
 
 
 def _mean_slowdown(metrics: Metrics, scenario: Scenario) -> float:

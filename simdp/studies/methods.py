@@ -22,6 +22,7 @@ from simdp.cluster.hardware import (
 )
 from simdp.errors import ScenarioError, unknown_name
 from simdp.scenario import checked
+from simdp.scenario.overrides import Raw
 from simdp.scenario.root import Scenario
 from simdp.spec import problems
 from simdp.strategies import AnyStrategy, strategy_class
@@ -30,8 +31,6 @@ from simdp.workload.layers.linear import Linear, TransposedLinear
 from simdp.workload.models import AnyModel, read_model
 from simdp.workload.models.base import Model
 from simdp.workload.precision import AnyPrecision
-
-Raw = dict[str, Any]
 
 STEPS = 4  # the first is warm-up; the others are equal where only times are computed
 
@@ -82,6 +81,11 @@ OWN_LINK, OWN_NETWORK = "pcie4-x16", "100gbe"
 """Links assumed for nodes with a device that no machine of the catalogue has."""
 
 
+def kind_of(value: object) -> str:
+    """Kind of a model or strategy as in YAML."""
+    return str(value.get("kind", "") if isinstance(value, dict) else value)
+
+
 class FitsRequest(NamedTuple):
     """Options of ``python -m simdp fits`` and ``init``.
 
@@ -126,7 +130,7 @@ class FitsRequest(NamedTuple):
     @property
     def title(self) -> str:
         """Name of the model."""
-        return str(self.model["kind"] if isinstance(self.model, dict) else self.model)
+        return kind_of(self.model)
 
 
 class TrainingNodes(NamedTuple):
@@ -309,8 +313,7 @@ class Method(NamedTuple):
     @property
     def kind(self) -> str:
         """Kind of the strategy."""
-        strategy = self.strategy
-        return str(strategy["kind"] if isinstance(strategy, dict) else strategy)
+        return kind_of(self.strategy)
 
     @property
     def of_workload(self) -> Raw:
@@ -356,7 +359,7 @@ def _strategies_of(request: FitsRequest, name: str) -> Iterator[tuple[Any, Raw]]
     if isinstance(wanted, dict):
         kinds = [wanted] if name != "offload" else []
     elif wanted is not None:
-        same = [way for way in kinds if wanted == (way["kind"] if isinstance(way, dict) else way)]
+        same = [way for way in kinds if wanted == kind_of(way)]
         kinds = same or ([wanted] if name != "offload" else [])
     for kind in kinds:
         yield (STRATEGIES_TRIED.get(kind, kind) if isinstance(kind, str) else kind), more
@@ -411,10 +414,9 @@ def with_data(raw: Raw, microbatch: int) -> tuple[Scenario, Raw]:
 
     A ScenarioError if the scenario is invalid with every data set.
     """
-    kind = raw["strategy"]["kind"] if isinstance(raw["strategy"], dict) else raw["strategy"]
     size = raw["cluster"]["world_size"]
     batch = {"microbatch": microbatch}
-    if strategy_class(kind).in_one_process:  # one batch for all devices
+    if strategy_class(kind_of(raw["strategy"])).in_one_process:  # one batch for all devices
         batch = {"global_batch": microbatch * size}
     refused: ScenarioError | None = None
     for data in DATASETS:

@@ -515,12 +515,8 @@ def _refer(definitions: Definitions, name: str, key: str, there: str) -> None:
     """Replace a key's schema by a reference, keeping its description and default."""
     for definition in (name, name + PART):
         if definition in definitions:
-            described_key = definitions[name]["properties"][key]
-            known = {
-                word: described_key[word]
-                for word in ("description", "default")
-                if word in described_key
-            }
+            schema = definitions[name]["properties"][key]
+            known = {word: schema[word] for word in ("description", "default") if word in schema}
             definitions[definition]["properties"][key] = {"$ref": WHERE + there, **known}
 
 

@@ -164,7 +164,7 @@ def _why_all_failed(points: Sequence[FailedPoint], failures: Sequence[Failed]) -
     if len(failures) == 1 or not isinstance(error, ScenarioError):
         return error
     return ScenarioError(
-        shared_first([(format_settings(failed.set), failed.problems) for failed in points])
+        shared_first([(format_settings(point.set), point.problems) for point in points])
     )
 
 

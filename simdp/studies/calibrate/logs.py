@@ -221,17 +221,15 @@ def _inter_figures(
 ) -> LinkFigures:
     if given is not None:
         return _given("--inter-link", given, NET_ALPHA)
-    bandwidths = []
+    rates = []
     for table in tables:
         bond = max(links_per_node // devices_per_node, 1)
         cards = min(links_per_node, bond * table.local_size)
         plain = Wiring(
             table.world_size, table.num_nodes, table.local_size, 0, 1, 0, float(cards), cards
         )
-        bandwidths.append(_fastest(table, plain, False) / cards)
-    return LinkFigures(
-        None, NET_ALPHA, _rounded(max(bandwidths)), False, "the fastest point measured"
-    )
+        rates.append(_fastest(table, plain, False) / cards)
+    return LinkFigures(None, NET_ALPHA, _rounded(max(rates)), False, "the fastest point measured")
 
 
 def _intra_figures(

@@ -305,12 +305,10 @@ def _tables(measured: Measurements) -> dict[str, list[int]]:
     return {collective: sorted(nodes) for collective, nodes in sorted(nodes_of.items())}
 
 
-def _errors(measured: Measurements, cost_fit: Fit) -> dict[str, str]:
+def _errors(measured: Measurements, fitted: Fit) -> dict[str, str]:
     """The fit's error at every point, by file, collective and size."""
     listed = {}
-    for point, source, error in zip(
-        measured.points, measured.sources, cost_fit.errors, strict=True
-    ):
+    for point, source, error in zip(measured.points, measured.sources, fitted.errors, strict=True):
         size = format_quantity(point.nbytes, "data size")
         listed[f"{source}: {point.collective} of {size}"] = f"{error:+.1%}"
     return listed

@@ -29,9 +29,9 @@ from simdp.errors import ScenarioError, UnitError, shown, unknown_name
 from simdp.files import format_yaml, parse_yaml, read_text
 from simdp.results.calibration import LeftOutRow, RowsScenario, TableScenarios
 from simdp.scenario import checked
-from simdp.scenario.overrides import move_paths, set_key
+from simdp.scenario.overrides import Raw, move_paths, set_key
 from simdp.strategies import strategy_class
-from simdp.studies.methods import STRATEGIES_TRIED, Raw, place_of, usual_optimizer
+from simdp.studies.methods import STRATEGIES_TRIED, kind_of, place_of, usual_optimizer
 from simdp.units import format_percent, parse_percent
 from simdp.workload.models import MODELS, PRESETS, read_model
 
@@ -241,11 +241,6 @@ def recompute_value(cell: str) -> str:
     if plain in ("", "no", "false", "0", "off"):
         return "none"
     return "blocks" if plain in ("yes", "true", "1", "on", "full") else plain
-
-
-def kind_of(strategy: object) -> str:
-    """Kind of a strategy as in YAML."""
-    return str(strategy.get("kind", "")) if isinstance(strategy, dict) else str(strategy)
 
 
 def _is_alone(strategy: object) -> bool:
@@ -549,19 +544,16 @@ def scenarios_from_table(
         scenario, refused = _GroupedRows(table.path, folder, compute, source).build(group, used)
         left_out |= refused
         made += [] if scenario is None else [scenario]
-    kept = set(chain.from_iterable(rows_used.lines for rows_used in made))
+    kept = set(chain.from_iterable(scenario.lines for scenario in made))
     reasons = tuple(LeftOutRow(n, why) for n, why in sorted(left_out.items()) if n not in kept)
     if not made:
-        lines = [
-            f"{path}: line {rows_used.line}: {rows_used.reason}"
-            for rows_used in reasons[:SHOWN_REASONS]
-        ]
+        lines = [f"{path}: line {row.line}: {row.reason}" for row in reasons[:SHOWN_REASONS]]
         more = len(reasons) - SHOWN_REASONS
         lines += [f"{path}: and {more} more rows, none of which is a point."] if more > 0 else []
         raise ScenarioError(lines)
     defaults = {"precision": "full", "strategy": "ddp"}
     assumed = [f"{name} {value}" for name, value in defaults.items() if name not in table.places]
-    assumed += [rows_used.assumed for rows_used in made if rows_used.assumed]
+    assumed += [scenario.assumed for scenario in made if scenario.assumed]
     unique = tuple(dict.fromkeys(assumed))
     return TableScenarios(str(path), tuple(made), reasons, tuple(table.unused), unique)
 
@@ -739,7 +731,7 @@ class _GroupedRows:
         """Write a valid scenario as YAML under a name of its own."""
         shared, strategy = _shared(rows), kind_of(raw["strategy"])
         model = shared["model"]
-        title = str(model.get("kind")) if isinstance(model, dict) else str(model)
+        title = kind_of(model)
         place = Path(str(raw["cluster"].get("machine") or raw["cluster"].get("device"))).stem
         dtype = _plain(shared["precision"]) or "full"
         stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{place}_{title}_{strategy}_{dtype}").strip("-.")

@@ -191,9 +191,7 @@ def predictor(
         sets = np.atleast_2d(values)
         times = np.array(
             [
-                point.stopwatch.step_times(
-                    [change(point, constants, set_values) for set_values in sets]
-                )
+                point.stopwatch.step_times([change(point, constants, row) for row in sets])
                 for point in points
             ]
         )

@@ -75,11 +75,9 @@ def attributed(
     if 1 < len(left) < len(changed):  # keys that are valid only together
         joint = Differing("", None, None, tuple(leaf for n in left for leaf in changed[n].leaves))
         head, *others = left
-        joint_change = _with(plain[head], alone(joint))
-        if joint_change.seconds is not None:
-            key_changes[head] = replace(
-                joint_change, together=tuple(changed[n].key for n in others)
-            )
+        joined = _with(plain[head], alone(joint))
+        if joined.seconds is not None:
+            key_changes[head] = replace(joined, together=tuple(changed[n].key for n in others))
             for n in others:
                 key_changes[n] = replace(plain[n], together=(changed[head].key,))
     return sorted(key_changes, key=lambda change: -abs(change.seconds or 0.0))

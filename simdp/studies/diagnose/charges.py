@@ -408,21 +408,17 @@ def lateness(waits: Floats, blamed: Floats) -> Lateness:
     part = _part(gains, spare)
     straggling = total * part
     often = np.flatnonzero(chosen > num_steps / 2)
-    late_ranks = set(often.tolist()) if straggling > 0 else set()
+    lasts = set(often.tolist()) if straggling > 0 else set()
     mean = charged.mean(axis=0)
     doubtful = tuple[int, ...]()
-    if (
-        part > 1 / 2
-        and late_ranks
-        and min(_chance(gains), _last_by_chance(late, late_ranks)) > CHANCE
-    ):
-        doubtful, straggling, late_ranks = tuple(sorted(late_ranks)), 0.0, set()
+    if part > 1 / 2 and lasts and min(_chance(gains), _last_by_chance(late, lasts)) > CHANCE:
+        doubtful, straggling, lasts = tuple(sorted(lasts)), 0.0, set()
     return Lateness(
         cost,
         straggling,
         total - straggling,
-        tuple(sorted(late_ranks)),
-        _turns(mean, late_ranks),
+        tuple(sorted(lasts)),
+        _turns(mean, lasts),
         late,
         doubtful,
     )

@@ -322,12 +322,7 @@ class Evidence:
         """Transfers that nothing hides, without the excess of slow ones."""
         case = self._case
         hidden = float(
-            np.mean(
-                [
-                    charges.transferred.mean() - charges.of["transfer"].mean()
-                    for charges in case.charged
-                ]
-            )
+            np.mean([rank.transferred.mean() - rank.of["transfer"].mean() for rank in case.charged])
         )
         text = f"transfers in the open take {self._of(value)}, {seconds(hidden)} more are hidden"
         largest = self._slowest(None)

@@ -27,7 +27,7 @@ from simdp.results.collective import bus_bandwidth_factor
 from simdp.results.diagnosis import Cause, Diagnosis, Finding, Remedy
 from simdp.results.metrics import Metrics
 from simdp.results.result import Result
-from simdp.scenario.overrides import with_machine
+from simdp.scenario.overrides import Raw, with_machine
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 from simdp.strategies.memory import fits
@@ -47,9 +47,9 @@ from simdp.studies.intervals import (
 from simdp.studies.methods import (
     FitsRequest,
     Method,
-    Raw,
     TrainingNodes,
     checked_here,
+    kind_of,
     known_value,
     place_of,
     raw_of,
@@ -642,7 +642,7 @@ class _Job:
             yield self._finding("compute_bound", job.compute, f"{text}.")
             return
         compute, (low, high) = known["compute_s"], known["compute_interval_s"]
-        model = job.model["kind"] if isinstance(job.model, dict) else job.model
+        model = kind_of(job.model)
         text = (
             f"{_of(job.compute, job)} is compute and all else, where {model} should take "
             f"{seconds(compute)} with {self.microbatch} sample(s) per GPU (90 %: {seconds(low)} to "

@@ -107,10 +107,7 @@ def plan(
         scenario = checked(_with_first_choices(raw, request.choices), file.parent)
         refuse(scenario, request)
     except ScenarioError as error:
-        lines = [
-            problem if problem.startswith("--") else f"{file}: {problem}"
-            for problem in error.problems
-        ]
+        lines = [line if line.startswith("--") else f"{file}: {line}" for line in error.problems]
         raise ScenarioError(lines) from None
     space = Space(raw, file.parent, *_choices(scenario, raw, request))
     with executor or executor_for(1) as at_work:
@@ -311,11 +308,10 @@ def _infeasible(
     rows = summed(counts, Counter(p.world_size * p.microbatch for p in points if p.microbatch))
     for name, option in LIMIT_OPTIONS.items():
         if count := search.pruned.get(name):
-            reason = (
-                "needs more memory than a rank has" if name == "memory" else f"misses the {name}"
-            )
-            if name == "memory" and request.memory is not None:
-                option = "--max-memory"
+            reason = f"misses the {name}"
+            if name == "memory":
+                reason = "needs more memory than a rank has"
+                option = option if request.memory is None else "--max-memory"
             rows.append({"reason": reason, "count": count, "option": option})
     return sorted(rows, key=lambda row: -row["count"])
 
@@ -331,7 +327,7 @@ def _why_none(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]
 
 def ready(
     path: str | os.PathLike[str],
-    plan_result: PlanResult,
+    planned: PlanResult,
     overrides: Mapping[str, object] | None = None,
     folder: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
@@ -341,7 +337,7 @@ def ready(
     ----------
     path, overrides
         As for `plan`.
-    plan_result : PlanResult
+    planned : PlanResult
         From `plan`.
     folder : Path, optional
         Folder of the scenarios, which their paths start from.
@@ -352,12 +348,10 @@ def ready(
         Resolved scenarios as plain data, by file name.
     """
     file = find(Path(path))
-    raw = _timing_only(
-        as_written(file, overrides, plan_result.choices), PlanRequest(plan_result.goal)
-    )
-    space = Space(raw, file.parent, plan_result.choices, None)
+    raw = _timing_only(as_written(file, overrides, planned.choices), PlanRequest(planned.goal))
+    space = Space(raw, file.parent, planned.choices, None)
     scenarios = {}
-    for option in plan_result.options:
+    for option in planned.options:
         settings = dict(option.set)
         if MICRO in settings and "global_batch" in raw["workload"]:
             settings[BATCH] = None
@@ -366,19 +360,19 @@ def ready(
     return scenarios
 
 
-def _with_files(plan_result: PlanResult) -> PlanResult:
+def _with_files(planned: PlanResult) -> PlanResult:
     """Give every option a file name."""
     names = {
         repr(option.set): f"option-{number:02d}.yaml"
-        for number, option in enumerate(plan_result.options, 1)
+        for number, option in enumerate(planned.options, 1)
     }
 
     def named(option: Option) -> Option:
         return replace(option, file=names[repr(option.set)])
 
     return replace(
-        plan_result,
-        best=tuple(map(named, plan_result.best)),
-        front=tuple(map(named, plan_result.front)),
-        nearest=None if plan_result.nearest is None else named(plan_result.nearest),
+        planned,
+        best=tuple(map(named, planned.best)),
+        front=tuple(map(named, planned.front)),
+        nearest=None if planned.nearest is None else named(planned.nearest),
     )

@@ -471,9 +471,8 @@ class StepDemand:
             call_times = prices.calls.get(activity)
             if call_times is not None:
                 first = number * self._num_calls
-                calls[first : first + min(len(call_times), self._num_calls)] = call_times[
-                    : self._num_calls
-                ]
+                count = min(len(call_times), self._num_calls)
+                calls[first : first + count] = call_times[:count]
         beside = prices.beside
         update = update_seconds(
             self.update.moved * beside[BYTES], self.update.over_lists * beside[KERNELS]
@@ -915,9 +914,8 @@ class Bounds:
             _first(recipe.scenario, clusters) * factors,
             collective,
         )
-        step, busy = demand.least(
-            prices, np.array([float(member.micro_steps) for member in points])
-        )
+        micro_steps = np.array([point.micro_steps for point in points], dtype=float)
+        step, busy = demand.least(prices, micro_steps)
         return SAFETY * step, SAFETY * busy
 
     def _spread(self) -> None:
@@ -944,9 +942,8 @@ def _beside(places: Sequence[SharedCluster]) -> Floats:
     rates = np.zeros((NUM_BESIDE, len(places)))
     for number, place in enumerate(places):
         cluster = place.scenario.cluster
-        rates[BYTES, number] = 1 / max(
-            max(member.stream_rate, member.memory_rate) for member in place.devices
-        )
+        fastest = max(max(device.stream_rate, device.memory_rate) for device in place.devices)
+        rates[BYTES, number] = 1 / fastest
         rates[HOOKS, number] = cluster.overheads.hook
         rates[LAUNCHES, number] = cluster.overheads.launch
         rates[HOST_BYTES, number] = cluster.host.copying(1.0)

@@ -183,10 +183,10 @@ def check_nearest_figures(search: Search, request: PlanRequest, nearest: Searche
     field = GOALS[request.goal]
     missed = search.misses(nearest.number, nearest.option)
     if nearest.option.value(field) is None and not missed:
-        problem = (
-            f"{nearest.option.label or 'the scenario'} meets the limits, but {NO_FIGURE[field]}"
+        label = nearest.option.label or "the scenario"
+        raise ScenarioError(
+            f"--for {request.goal}: {label} meets the limits, but {NO_FIGURE[field]}"
         )
-        raise ScenarioError(f"--for {request.goal}: {problem}")
 
 
 class PlanReport:
@@ -302,10 +302,8 @@ class PlanReport:
         notes = []
         if scenario.target is None:
             notes.append("no target: times, money and energy are those of a million samples")
-        strategies = [simulated.whole.strategy for simulated in self._player.simulated.values()]
-        kinds = dict.fromkeys(
-            simulated.kind for simulated in strategies if simulated.steps_together > 1
-        )
+        strategies = [point.whole.strategy for point in self._player.simulated.values()]
+        kinds = dict.fromkeys(way.kind for way in strategies if way.steps_together > 1)
         if kinds:
             notes.append(f"steps of {', '.join(kinds)} are means over whole periods")
         if self._asked.limits.keys() & LIMITED.keys() and None in self._player.intervals.values():

@@ -222,9 +222,7 @@ def _by_tensors(
             # The last one is ready with its bucket.
             at = slots[(k + 1) * len(slots) // len(mine) - 1] if len(mine) > 1 else slots[-1]
             sizes[max(at, slots[0])].append((f"{layers[at].name}.{number}.{k}", size))
-    return [
-        replace(replayed_layer, tensors=tuple(sizes[i])) for i, replayed_layer in enumerate(layers)
-    ]
+    return [replace(layer, tensors=tuple(sizes[i])) for i, layer in enumerate(layers)]
 
 
 def _by_rule(elements: Sequence[int], recognised: Recognised, itemsize: int) -> list[list[int]]:

@@ -9,8 +9,9 @@ from typing import get_args
 from simdp.errors import ScenarioError, unknown_name
 from simdp.keys import written
 from simdp.results.diagnosis import Cause, Remedy
+from simdp.scenario.overrides import Raw
 from simdp.strategies import strategy_class
-from simdp.studies.replay.scenario import Raw, Replayed, replay_of
+from simdp.studies.replay.scenario import Replayed, replay_of
 from simdp.traces import RankTrace
 from simdp.units import format_quantity, parse
 
@@ -167,17 +168,14 @@ def _graphs(replayed: Replayed) -> Iterator[ScenarioChange]:
 
 def _replaced(replayed: Replayed) -> Iterator[ScenarioChange]:
     """Each rank that is slow or late in its steps, as fast as the others; and all of them."""
-    listed = replayed.scenario["cluster"].get("stragglers", [])
-    ranks = list(dict.fromkeys(straggler["rank"] for straggler in listed if "rank" in straggler))
-    for rank in ranks:
-        others = [straggler for straggler in listed if straggler.get("rank") != rank]
+    for rank in replayed.slow_ranks:
+        others = [straggler for straggler in replayed.stragglers if straggler.get("rank") != rank]
         yield ScenarioChange(f"rank {rank} replaced", {"cluster.stragglers": others})
 
 
 def _even(replayed: Replayed) -> Iterator[ScenarioChange]:
-    listed = replayed.scenario["cluster"].get("stragglers", [])
-    others = [straggler for straggler in listed if "rank" not in straggler]
-    if len(others) < len(listed):
+    if replayed.slow_ranks:
+        others = [straggler for straggler in replayed.stragglers if "rank" not in straggler]
         yield ScenarioChange("work dealt evenly to all ranks", {"cluster.stragglers": others})
 
 

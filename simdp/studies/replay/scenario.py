@@ -30,7 +30,7 @@ from simdp.reports import figures
 from simdp.reports.figures import nbytes
 from simdp.results.result import Result
 from simdp.scenario import checked
-from simdp.scenario.overrides import override_all
+from simdp.scenario.overrides import Raw, override_all
 from simdp.scenario.root import Scenario
 from simdp.spec import form_of
 from simdp.studies.replay.layers import are_labelled, layers_of, text_of, units_of
@@ -68,7 +68,7 @@ from simdp.units import format_quantity, parse
 class Replayed:
     """A scenario made of traces, and its profile."""
 
-    scenario: dict[str, Any]  # as in YAML; its model reads ``profile_name``
+    scenario: Raw  # as in YAML; its model reads ``profile_name``
     profile: str  # the profile's text
     profile_name: str  # its file
     step_time_s: float  # of a step in the traces: the mean over steps and ranks [s]
@@ -87,6 +87,16 @@ class Replayed:
         lines = [line for line in self.profile.splitlines() if not line.startswith("#")]
         column = lines[0].split(",").index("gradient_bytes")
         return float(sum(int(line.split(",")[column]) for line in lines[1:]))
+
+    @property
+    def stragglers(self) -> list[Raw]:
+        """The stragglers of the cluster, as in YAML."""
+        return list(self.scenario["cluster"].get("stragglers", ()))
+
+    @property
+    def slow_ranks(self) -> list[int]:
+        """Ranks that are slow or late in their steps."""
+        return list(dict.fromkeys(row["rank"] for row in self.stragglers if "rank" in row))
 
     def links(self) -> dict[str, float]:
         """Bandwidths that a faster network would change, by their dotted keys [bytes/s]."""
@@ -227,8 +237,6 @@ UNKNOWN_DEVICE = {
 """Placeholder for an unknown device: times are those of the profile."""
 
 LEAST_STALL = 0.02  # waiting for input that takes less of a step is none
-
-Raw = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from simdp.arrays import Floats, Ints
+from simdp.scenario.overrides import Raw
 from simdp.studies.replay.timeline import (
     BACKWARD,
     FORWARD,
@@ -56,21 +57,17 @@ def typical(steps: Mapping[int, Sequence[StepWork]]) -> Typical:
     steps : mapping of int to sequence of StepWork
         Of each rank.
     """
-    work_of = {rank: _work_of(mine) for rank, mine in steps.items()}
-    middle = float(np.median([step.work for step in work_of.values()]))
-    normal = [r for r, step in work_of.items() if step.work <= (1 + LEAST_SLOW) * middle] or [
-        *work_of
-    ]
-    base = float(np.mean([work_of[rank].work for rank in normal]))
-    lead = float(np.median([work_of[rank].lead for rank in work_of]))
+    works = {rank: _work_of(mine) for rank, mine in steps.items()}
+    middle = float(np.median([step.work for step in works.values()]))
+    normal = [r for r, step in works.items() if step.work <= (1 + LEAST_SLOW) * middle] or [*works]
+    base = float(np.mean([works[rank].work for rank in normal]))
+    lead = float(np.median([works[rank].lead for rank in works]))
     all_steps = [step for mine in steps.values() for step in mine]
     step_time = float(np.mean([step.end - step.begin for step in all_steps]))
-    slow = {
-        r: step.work / base for r, step in work_of.items() if step.work > (1 + LEAST_SLOW) * base
-    }
+    slow = {r: step.work / base for r, step in works.items() if step.work > (1 + LEAST_SLOW) * base}
     late = {
         r: step.lead - lead
-        for r, step in work_of.items()
+        for r, step in works.items()
         if step.lead - lead > LEAST_LATE * step_time
     }
     chosen = [step for rank in normal for step in steps[rank]]
@@ -80,8 +77,8 @@ def typical(steps: Mapping[int, Sequence[StepWork]]) -> Typical:
         num_steps=len(all_steps),
         lead=lead,
         stalled=float(np.mean([step.stalled for step in all_steps])),
-        slow=slow if len(work_of) > 1 else {},
-        late=late if len(work_of) > 1 else {},
+        slow=slow if len(works) > 1 else {},
+        late=late if len(works) > 1 else {},
     )
 
 
@@ -179,22 +176,20 @@ def critical(
     late : mapping of int to float
         When ranks begin after the first [s].
     """
-    by_rank = {
+    phases = {
         rank: np.mean([_by_phase(work) for work in mine], axis=0) for rank, mine in steps.items()
     }
     leads = {rank: float(np.mean([work.idle[0] for work in mine])) for rank, mine in steps.items()}
-    first = max(
-        by_rank, key=lambda rank: late.get(rank, 0.0) + leads[rank] + by_rank[rank][FORWARD]
-    )
+    first = max(phases, key=lambda rank: late.get(rank, 0.0) + leads[rank] + phases[rank][FORWARD])
     ranks = (
         first,
-        *(max(by_rank, key=lambda rank: by_rank[rank][phase]) for phase in (BACKWARD, UPDATE)),
+        *(max(phases, key=lambda rank: phases[rank][phase]) for phase in (BACKWARD, UPDATE)),
     )
     own = _by_phase(usual.step)
     busy, idle = usual.step.busy.copy(), usual.step.idle.copy()
     for phase, rank in enumerate(ranks):
         at = usual.step.phase == phase
-        factor = by_rank[rank][phase] / own[phase] if own[phase] else 1.0
+        factor = phases[rank][phase] / own[phase] if own[phase] else 1.0
         busy[at], idle[at] = busy[at] * factor, idle[at] * factor
     step = replace(usual.step, busy=busy, idle=idle)
     stalled = float(np.mean([work.stalled for work in steps[first]]))
@@ -246,8 +241,6 @@ def start_skew(
 
 
 # Without what the scenario charges ----------------------------------------------------------------
-
-Raw = dict[str, Any]
 
 STATELESS = {"kind": "sgd", "lr": 0.1}
 

@@ -131,13 +131,10 @@ def worthwhile(num_jobs: int, num_runs: int) -> int:
 def key_of_job(job: ValidationGroup) -> str:
     """Hash a job's inputs."""
     made = [*job.steps, *([] if job.table is None else [job.table]), *job.memory]
-    known = [
-        [made_point.place, made_point.calibration.model_dump(mode="json")]
-        for made_point in job.known
-    ]
+    known = [[source.place, source.calibration.model_dump(mode="json")] for source in job.known]
     measured = job.measured.model_dump(mode="json")
     return key_of_all(
-        [key_of(made_point) for made_point in made],
+        [key_of(source) for source in made],
         "validate",
         job.file,
         job.name,
@@ -215,9 +212,7 @@ def _gathered(
     """Combine the comparisons of all jobs; a ScenarioError if there are none."""
     points, rows = list[StepComparison](), list[CollectiveComparison]()
     memory, wrong, work = list[MemoryComparison](), loaded.wrong, list[str]()
-    steps_of = {
-        str(file): problem.measured_scenarios()[0] for file, problem in loaded.scenarios.items()
-    }
+    steps_of = {str(file): made.measured_scenarios()[0] for file, made in loaded.scenarios.items()}
     done, total = 0, sum(job.size for job in jobs)
     for job, (steps, table, peaks, failed) in zip(jobs, results, strict=True):
         points += steps

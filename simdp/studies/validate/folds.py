@@ -333,14 +333,14 @@ def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
     fitted = grouped((item.table.collective, item.made.cluster.num_nodes) for item in tables)
     named = tuple(
         Constant(
-            f"{COST}{table_constant.key}",
-            table_constant.dimension,
-            table_constant.typical,
-            table_constant.low,
-            table_constant.high,
-            table_constant.spread,
+            f"{COST}{fitted_constant.key}",
+            fitted_constant.dimension,
+            fitted_constant.typical,
+            fitted_constant.low,
+            fitted_constant.high,
+            fitted_constant.spread,
         )
-        for table_constant in table_fit.constants
+        for fitted_constant in table_fit.constants
     )
     return refitted(table_fit, noise, fitted)._replace(constants=named)
 

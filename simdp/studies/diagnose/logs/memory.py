@@ -16,13 +16,9 @@ FULL = 0.9  # part of the memory in tensors from which it is full, whatever its 
 
 def memory_findings(logs: Sequence[JobLog], models: KnownModels) -> Iterator[Finding]:
     """Find why allocations failed."""
-    failures = [
-        out_of_memory for log in logs if log.memory for out_of_memory in log.memory.failures
-    ]
+    failures = [oom for log in logs if log.memory for oom in log.memory.failures]
     for failure in failures[:1]:
-        ranks = sorted(
-            {out_of_memory.rank for out_of_memory in failures if out_of_memory.rank is not None}
-        )
+        ranks = sorted({oom.rank for oom in failures if oom.rank is not None})
         yield from _failure(failure, tuple(ranks), models)
     for log in logs:
         for summary in log.memory.summaries if log.memory else ():
