@@ -53,7 +53,7 @@ def for_each(names, cases, ids=None):
     return decorate
 
 
-def for_some(names, cases, every, ids=None):
+def for_some(names, cases, every, ids=None, first=0):
     """Call a test for every n-th case, and for the others in an item that is marked `long`.
 
     Parameters
@@ -61,7 +61,9 @@ def for_some(names, cases, every, ids=None):
     names, cases, ids
         As of `for_each`.
     every : int
-        1 in so many cases is in the default tier, the first among them.
+        1 in so many cases is in the default tier.
+    first : int
+        Number of the first of these, so that tests of one table take other cases each.
     """
     cases = list(cases)
     labels = list(map(ids, cases)) if callable(ids) else list(cases if ids is None else ids)
@@ -70,7 +72,10 @@ def for_some(names, cases, every, ids=None):
         numbers = range(len(cases))
         groups = [
             for_each(names, [cases[n] for n in group], [labels[n] for n in group])(test)
-            for group in (numbers[::every], [n for n in numbers if n % every])
+            for group in (
+                [n for n in numbers if n % every == first],
+                [n for n in numbers if n % every != first],
+            )
         ]
         others = pytest.param(groups[1], id="others", marks=pytest.mark.long)
 

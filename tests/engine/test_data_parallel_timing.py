@@ -40,7 +40,7 @@ def assert_sums_up(result):
 # The clock ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(
     st.integers(1, 8),
     st.integers(1, 40),

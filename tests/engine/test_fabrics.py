@@ -5,7 +5,7 @@ from collections import defaultdict
 import closed_forms
 import numpy as np
 import pytest
-from for_each import for_each
+from for_each import for_each, for_some
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -168,7 +168,7 @@ def agree(where, plan, nbytes, delays):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=0)
 
 
-@for_each(("family", "kind"), WITHOUT_SWITCHES)
+@for_some(("family", "kind"), WITHOUT_SWITCHES, 3)
 @settings(max_examples=4, deadline=None, suppress_health_check=SIFTS)
 @given(
     nodes=st.integers(1, 4),

@@ -66,6 +66,7 @@ def test_a_row_says_by_how_much_the_model_is_off():
     assert not memory.row("mlp", 116e6, 100e6, "traced")[-1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux can forget a peak")
 def test_a_resident_set_grows_by_what_the_model_says():

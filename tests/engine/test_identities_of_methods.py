@@ -158,7 +158,7 @@ def test_every_strategy_that_trains_several_ranks_is_here():
 
 
 @pytest.mark.slow
-@for_some("strategy", EXACT, 2, ids=written)
+@for_some("strategy", EXACT, 4, ids=written)
 @few
 @given(models, world_sizes, st.integers(1, 3), st.integers(1, 2), seeds, st.data())
 def test_it_learns_what_ddp_does(strategy, model, world_size, each, accumulate, seed, data):

@@ -29,7 +29,7 @@ def run(strategy, *devices, numerics=False):
     return simdp.simulate(found)
 
 
-@for_some("strategy", SEVERAL, 3, ids=str)
+@for_some("strategy", SEVERAL, 6, ids=str)
 def test_a_device_of_half_the_figures_takes_twice_as_long_under_every_strategy(strategy):
     quick, mixed, slow = (run(strategy, *each) for each in ([1, 1], [1, 0], [0, 0]))
     times = [found.metrics["step_time_s"] for found in (quick, mixed, slow)]
@@ -53,7 +53,9 @@ def compute(found):
     return busy_times(blocks, found.world_size, found.step_ends.shape[1] - 1)
 
 
-@for_some("strategy", [one for one in SEVERAL if one["kind"] != "parameter_server"], 3, ids=str)
+@for_some(
+    "strategy", [one for one in SEVERAL if one["kind"] != "parameter_server"], 6, first=3, ids=str
+)
 def test_what_devices_are_mixed_changes_no_bit(strategy):
     alike, mixed = (run(strategy, *each, numerics=True) for each in ([1, 1], [1, 0]))
     for ranks in zip(alike.replicas, mixed.replicas, strict=True):

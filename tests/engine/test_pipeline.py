@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from for_each import for_each
+from for_each import for_each, for_some
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,9 +52,9 @@ def step_time(*args, **more):
 
 
 @pytest.mark.slow
+@for_some("workers", [1, 2, 4], 2)
 @for_each("fabric", ["vector", "event"])
 @for_each("per_sample", [0.1, 2, 5, 20])
-@for_each("workers", [1, 2, 4])
 @for_each("prefetch", [1, 3])
 def test_throughput_is_that_of_compute_or_of_the_workers(fabric, per_sample, workers, prefetch):
     feed = {"workers": workers, "prefetch": prefetch, "per_sample": f"{per_sample} ms"}

@@ -107,7 +107,7 @@ def test_stragglers_take_as_long_without_a_trace(late):
         assert_the_trace_may_wait(scenario(strategy, cluster={"stragglers": [LATE[late]]}, steps=5))
 
 
-@for_some("strategy", ON_RANKS, 2, ids=lambda strategy: strategy["kind"])
+@for_some("strategy", ON_RANKS, 4, ids=lambda strategy: strategy["kind"])
 def test_every_strategy_takes_as_long_without_a_trace(strategy):
     world = 1 if strategy["kind"] == "single" else 4
     late = [each for each in LATE.values() if each.get("rank", 0) < world]

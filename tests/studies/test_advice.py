@@ -14,7 +14,7 @@ from simdp.strategies import STRATEGIES
 from simdp.studies import advice
 from simdp.studies.advice import would_help
 from simdp.studies.variants import shortened
-from tests.for_each import for_each
+from tests.for_each import for_each, for_some
 
 SLOW_LINK = {
     "cluster": {
@@ -123,7 +123,7 @@ def test_one_exchange_a_step_comes_first_where_each_micro_batch_has_one():
 
 
 @pytest.mark.slow
-@for_each("strategy", ["fsdp", "hsdp"])
+@for_some("strategy", ["fsdp", "hsdp"], 2)
 def test_a_sharded_strategy_may_exchange_once_a_step_where_gradients_fit(strategy):
     nodes = {"strategy": strategy, "cluster.machine": "aws-p4d", "cluster.world_size": 16}
     nodes["workload.model.num_hidden_layers"] = 2

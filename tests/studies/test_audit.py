@@ -145,7 +145,7 @@ PLANTED = {
 
 
 @pytest.mark.slow
-@for_some("name", PLANTED, every=2)
+@for_some("name", PLANTED, every=4)
 def test_a_planted_option_is_named_by_its_experiment(name):
     wanted, strategy, workload = PLANTED[name]
     audit = audited(strategy, **workload)
@@ -209,7 +209,7 @@ def wanted_of(strategy):
 
 
 @pytest.mark.slow
-@for_some("strategy", [one for one in EVERY if one["kind"] != "single"], every=6)
+@for_some("strategy", [one for one in EVERY if one["kind"] != "single"], every=12)
 def test_every_strategy_is_audited(strategy):
     assert set(causes(audited(strategy, steps=4))) == wanted_of(strategy)
 

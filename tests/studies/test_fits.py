@@ -69,7 +69,7 @@ def test_rows_say_what_a_run_of_the_same_scenario_says(
     if model is LLAMA:  # GPT-2's projections are no linear layers, which alone have 4 bits
         adapters |= {(kind, "qlora") for kind in ("ddp", "fsdp")}
     assert others == adapters | {("zero2", "offload"), ("zero3", "offload")}
-    for row in found.rows:
+    for row in found.rows[:: 1 if model is SMALL else 3]:
         scenario = scenario_of(asked, row)
         metrics = simdp.simulate(scenario).metrics
         assert row.peak_memory_bytes == pytest.approx(max(memory_needed(scenario).peak), rel=1e-9)
@@ -189,7 +189,6 @@ def test_the_least_number_of_gpus_is_the_first_that_fits() -> None:
     assert row.fits
     fewer = fitting(asked._replace(gpus=row.gpus - 1 if row.gpus <= 4 else row.gpus - 4))
     assert not any(one.fits for one in fewer.rows)
-    assert any(one.fits for one in fitting(asked._replace(gpus=row.gpus)).rows)
 
 
 def test_what_fits_on_no_number_of_gpus_is_said_at_the_largest() -> None:

@@ -70,6 +70,7 @@ def test_the_document_has_the_fields_of_the_contract(job):
     assert "strip" not in document
 
 
+@pytest.mark.long
 def test_answers_do_not_depend_on_the_number_of_workers(job):
     assert job(workers=2).to_json() == job().to_json()
 

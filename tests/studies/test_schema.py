@@ -268,13 +268,13 @@ def test_mutants_that_check_takes_are_valid_and_most_others_are_not(valid):
     draw = random.Random(14)
     plain = {key: value for key, value in RICH.items() if key != "sweep"}
     refused = missed = 0
-    for _ in range(200):
+    for _ in range(100):
         raw = mutated(draw.choice([MINIMAL, plain]), draw)
         if passes(raw):
             assert valid(raw), raw
         else:
             refused, missed = refused + 1, missed + valid(raw)
-    assert refused > 100
+    assert refused > 50
     assert missed < 0.2 * refused
 
 

@@ -103,7 +103,7 @@ EXACT = {
 LATE = [{"kind": "lognormal", "sigma": 0.3}]
 
 
-@for_some("name", EXACT, 2)
+@for_some("name", EXACT, 4)
 def test_a_restarted_run_ends_with_the_bits_of_the_run_that_never_failed(name):
     strategy, options = EXACT[name]
     strategy = {"kind": strategy} if isinstance(strategy, str) else strategy
@@ -164,7 +164,7 @@ def test_fewer_ranks_train_on_what_is_left_of_the_epoch():
     assert result.participation["repeated"] == 8 + 2 * 4
 
 
-@for_each("strategy", ["ddp", "fsdp", "zero1", "zero2", {"kind": "hsdp", "shard_size": 2}])
+@for_some("strategy", ["ddp", "fsdp", "zero1", "zero2", {"kind": "hsdp", "shard_size": 2}], 2)
 def test_more_micro_steps_keep_the_global_batch(strategy):
     restarts = [
         RestartEvent(5, world_size=2, grad_accum=2),
@@ -277,7 +277,7 @@ ALIKE = [
 ]
 
 
-@for_each("strategy", ALIKE, ids=str)
+@for_some("strategy", ALIKE, 3, ids=str)
 def test_options_send_the_same_otherwise(strategy):
     events = [GroupEvent(0, 0, "fail"), GroupEvent(3, 0, "join"), GroupEvent(4, 1, "fail")]
     options = {"grad_accum": 2, "steps": 6, "clip_grad_norm": 0.3}

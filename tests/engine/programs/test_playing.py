@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from for_each import for_each
+from for_each import for_each, for_some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,7 +168,7 @@ def together(instant=0.0, ranks=EVERYONE):
     return dict.fromkeys(ranks, instant)
 
 
-@for_each("topology", TOPOLOGIES)
+@for_some("topology", TOPOLOGIES, 3)
 @for_each("algorithm", ALGORITHMS)
 def test_a_collective_takes_what_max_min_sharing_says(topology, algorithm):
     late = np.random.default_rng(0).exponential(2e-5, N)
@@ -176,7 +176,7 @@ def test_a_collective_takes_what_max_min_sharing_says(topology, algorithm):
         agree(where(topology), [Collective(EVERYONE, asked_at, 3_000_000, algorithm)])
 
 
-@for_each("topology", TOPOLOGIES)
+@for_some("topology", TOPOLOGIES, 3, first=2)
 @for_each("algorithm", ALGORITHMS)
 def test_collectives_of_two_groups_and_messages_share_links_transfer_by_transfer(
     topology, algorithm

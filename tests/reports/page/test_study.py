@@ -15,11 +15,12 @@ from simdp.reports.page.sweep import curves, scaling
 from simdp.reports.sections import Source, Summary
 from simdp.scenario import checked
 
-RUN = simdp.sweep(
-    simdp.load_scenario(
-        "scenarios/8gpu_ring.yaml", {"workload.steps": 3, "workload.model.widths": [512, 64, 10]}
-    )
-)
+
+@pytest.fixture(scope="module")
+def small_run():
+    """A study of one point: few steps of a narrow network."""
+    overrides = {"workload.steps": 3, "workload.model.widths": [512, 64, 10]}
+    return simdp.sweep(simdp.load_scenario("scenarios/8gpu_ring.yaml", overrides))
 
 
 def section(page, title):
@@ -27,11 +28,11 @@ def section(page, title):
     return found
 
 
-def test_the_summary_says_what_the_terminal_says():
-    found = section(pages.study_page(RUN), "Summary")
+def test_the_summary_says_what_the_terminal_says(small_run):
+    found = section(pages.study_page(small_run), "Summary")
     assert isinstance(found, Summary)
-    assert found.rows == table.fact_rows(RUN.points[0])
-    assert found.tiles[0].value in RUN.summary()
+    assert found.rows == table.fact_rows(small_run.points[0])
+    assert found.tiles[0].value in small_run.summary()
 
 
 @for_each(
@@ -41,31 +42,33 @@ def test_the_summary_says_what_the_terminal_says():
         (3, [0, 3], " 2 of 8 ranks: those that compute longest, and the first."),
     ],
 )
-def test_the_table_of_ranks_has_those_that_compute_longest(most, ranks, note, monkeypatch):
+def test_the_table_of_ranks_has_those_that_compute_longest(
+    small_run, most, ranks, note, monkeypatch
+):
     monkeypatch.setattr(run, "MOST_ROWS", most)
-    (found,) = run.every_rank(RUN.points[0])
+    (found,) = run.every_rank(small_run.points[0])
     assert [row[0].value for row in found.rows] == ranks
     assert found.note == f"A step's time in us.{note}"
 
 
-def test_the_scenario_is_there_as_resolved_and_loads_again(tmp_path):
-    found = section(pages.study_page(RUN), "The scenario, every default resolved")
+def test_the_scenario_is_there_as_resolved_and_loads_again(small_run, tmp_path):
+    found = section(pages.study_page(small_run), "The scenario, every default resolved")
     assert isinstance(found, Source)
     path = tmp_path / found.name
     path.write_text(found.source)
     again = simdp.load_scenario(path)
-    assert simdp.sweep(again).points[0].metrics == RUN.points[0].metrics
+    assert simdp.sweep(again).points[0].metrics == small_run.points[0].metrics
 
 
-def test_the_command_that_was_given_is_quoted():
-    found = section(pages.study_page(RUN, ["run", "a b.yaml"]), "How to reproduce it")
+def test_the_command_that_was_given_is_quoted(small_run):
+    found = section(pages.study_page(small_run, ["run", "a b.yaml"]), "How to reproduce it")
     assert found.source.startswith("python -m simdp run 'a b.yaml'\n# simdp ")
 
 
-def test_a_page_is_small_and_the_same_twice():
+def test_a_page_is_small_and_the_same_twice(small_run):
     written = [BytesIO(), BytesIO()]
     for stream in written:
-        write(RUN, stream)
+        write(small_run, stream)
     first, second = (stream.getvalue() for stream in written)
     assert first == second
     assert len(first) < 3e6

@@ -172,6 +172,7 @@ def test_the_ranks_of_a_log_tell_its_nodes():
     assert {point.num_nodes for point in study.points} == {2}
 
 
+@pytest.mark.long
 def test_several_node_counts_are_fitted_together():
     names = ["polaris-a100-ss11-ofi_2x4_all_reduce", "polaris-a100-ss11-ofi_8x4_all_reduce"]
     study = calibrate_nccl_tests([file(name) for name in names], nodes=[2, 8])

@@ -63,6 +63,7 @@ def test_a_worker_that_dies_loses_nothing(local, tmp_path):
     assert sorted(found) == [(number, CompletedItem(number)) for number in range(12)]
 
 
+@pytest.mark.long
 def test_a_sweep_is_the_serial_one_although_workers_are_killed(local, tmp_path):
     raw = {
         "cluster": {"world_size": 2, "device": "t4-16gb", "link": "pcie3-x16"},

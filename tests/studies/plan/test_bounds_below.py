@@ -94,7 +94,7 @@ def test_every_strategy_on_links_that_are_played(strategy):
 
 
 @pytest.mark.slow
-@for_some("strategy", STRATEGIES[:10], 2, ids=str)
+@for_some("strategy", STRATEGIES[:10], 4, ids=str)
 def test_every_strategy_on_machines_of_the_catalogue(strategy):
     choices = {
         "cluster.machine": MACHINES,
@@ -140,7 +140,7 @@ def test_stragglers_that_make_ranks_faster_too(straggler):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     strategy=st.sampled_from(STRATEGIES[:10]),
     accum=st.integers(1, 9),

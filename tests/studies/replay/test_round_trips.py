@@ -15,9 +15,9 @@ STRATEGIES = ("ddp", "fsdp", "zero1", "zero2")
 @pytest.mark.parametrize(
     ("strategy", "by_rank"),
     [
-        ("ddp", False),
+        pytest.param("ddp", False, marks=pytest.mark.long),
         ("fsdp", True),
-        ("zero2", False),
+        pytest.param("zero2", False, marks=pytest.mark.long),
         pytest.param("ddp", True, marks=pytest.mark.long),
         pytest.param("fsdp", False, marks=pytest.mark.long),
         pytest.param("zero1", False, marks=pytest.mark.long),
@@ -54,7 +54,7 @@ BF16 = {"kind": "ddp", "comm_hook": "bf16"}
         ("vgg16", "fsdp"),
         ("bert-base", BF16),
     ],
-    2,
+    6,
 )
 def test_what_waits_for_its_network_is_replayed_too(tmp_path, model, strategy, by_rank):
     """There a parameter at the wrong place, or a root without any, costs up to a sixth."""
@@ -121,7 +121,7 @@ def test_micro_steps_are_found(tmp_path):
         {"kind": "zero2"},
         {"kind": "zero3"},
     ],
-    2,
+    4,
 )
 def test_what_each_micro_step_exchanges_is_found(tmp_path, strategy):
     raw = scenario(strategy=strategy, n=4, cluster={"devices_per_node": 2}, grad_accum=3)

@@ -60,7 +60,7 @@ def job(params):
     return {
         "cluster": {"machine": "mine.yaml", "world_size": 8},
         "workload": {
-            "model": {"kind": "parameters", "num_params": params, "num_layers": 32},
+            "model": {"kind": "parameters", "num_params": params, "num_layers": 8},
             "microbatch": 8,
             "compute": {"kind": "measured", "points": [{"microbatch": 8, "step_time": "50 ms"}]},
         },

@@ -155,6 +155,7 @@ def test_json_has_the_interval_and_a_log_is_held_against_it(tmp_path):
     assert study.curves[0].held()[-1] is False
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_benchmark_counts_what_is_inside(capsys):
     assert benchmark.main() == 0
