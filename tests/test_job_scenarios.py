@@ -40,7 +40,10 @@ def assert_close(found, golden, place):
         assert found == golden, place
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.long if n == "spot_training" else ()) for n in RUNS],
+)
 def test_a_job_answers_as_it_did(name, request):
     points = [json.loads(json.dumps(point.to_dict())) for point in played(name).points]
     found = {str(number): point for number, point in enumerate(points)}
@@ -81,6 +84,7 @@ def test_the_best_interval_is_found_by_formula_or_by_trying():
     assert all(time > 1.02 * best for time in fixed)
 
 
+@pytest.mark.long
 def test_waiting_for_all_spot_instances_takes_many_times_longer():
     restart, elastic, at_once = (p.finish_s.mean for p in played("spot_training").points)
     assert restart > 5 * elastic

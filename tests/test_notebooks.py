@@ -38,6 +38,7 @@ def test_a_notebook_asks_a_question_and_carries_no_outputs(path):
     assert path.stat().st_size < 20_000
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_its_cells_run_in_plain_python(path):

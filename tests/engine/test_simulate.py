@@ -261,7 +261,7 @@ POINTS = [
 ]
 
 
-@for_some(("name", "settings"), POINTS, 2)
+@for_some(("name", "settings"), POINTS, 4)
 def test_a_run_a_point_of_a_sweep_and_simulate_are_the_same_to_the_last_bit(
     name, settings, tmp_path
 ):

@@ -70,7 +70,7 @@ def names_only(value):
     return [names_only(inner) for inner in value] if isinstance(value, list) else value
 
 
-@for_some("path", sorted(SCENARIOS.glob("*.yaml")), 3, ids=lambda path: path.stem)
+@for_some("path", sorted(SCENARIOS.glob("*.yaml")), 6, ids=lambda path: path.stem)
 def test_a_saved_result_loads_again_from_where_it_lies(path, tmp_path):
     scenario = simdp.load_scenario(path)
     saved = tmp_path / "runs" / "result.json"

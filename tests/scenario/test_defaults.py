@@ -248,7 +248,9 @@ def most_loaded(cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["file", "set", "sweep"])
+@pytest.mark.parametrize(
+    "way", ["file", *(pytest.param(way, marks=pytest.mark.long) for way in ("set", "sweep"))]
+)
 def test_an_oversubscribed_tree_over_a_machine_is_slower_by_what_its_links_say(way):
     """Hierarchical: an eighth of the buffer of each rank passes 7/8 of the nodes twice."""
     tree = dgx(EIGHTH, way)

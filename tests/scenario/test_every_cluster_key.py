@@ -25,8 +25,6 @@ from simdp.spec import Spec
 
 PER_NODE = {"dgx-h100": 8, "aws-p4d": 8, "hkbu-10gbe": 4}
 
-OTHERS = ("aws-p4d", "hkbu-10gbe")
-
 SMI = Path(__file__).parents[1] / "cluster/topo"
 LINK = {"alpha": "70 us", "bandwidth": "0.7 GB/s"}
 STAR = [{"ends": [place, "hub"]} for place in range(8)]
@@ -285,15 +283,18 @@ def test_every_key_of_a_cluster_has_another_value_or_a_reason():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "machine", ["dgx-h100", *(pytest.param(m, marks=pytest.mark.long) for m in OTHERS)]
+    ("machine", "every"),
+    [("dgx-h100", 3), *(pytest.param(m, 1, marks=pytest.mark.long) for m in PER_NODE)],
 )
-def test_no_key_is_dropped_without_a_word(machine):
-    silent = [key for key, each in changes(machine).items() if is_silent(machine, *each)]
+def test_no_key_is_dropped_without_a_word(machine, every):
+    tried = dict(list(changes(machine).items())[::every])
+    silent = [key for key, change in tried.items() if is_silent(machine, *change)]
     unexplained = [
         key for key in silent if key not in NOT_IN_TIME and (key, machine) not in NOT_HERE
     ]
     assert unexplained == []
-    assert [key for key, where in NOT_HERE if where == machine and key not in silent] == []
+    effective = tried.keys() - set(silent)
+    assert [key for key, where in NOT_HERE if where == machine and key in effective] == []
 
 
 def test_failures_are_left_to_a_job_and_a_run_says_so():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from for_each import for_each
+from for_each import for_each, for_some
 
 import simdp
 from simdp.cluster.hardware import MACHINES, describe_machine, read_machine
@@ -31,7 +31,7 @@ def scenario(folder, overrides=None, cluster=None, **more):
 
 
 @pytest.mark.slow
-@for_each("name", MACHINES.names())
+@for_some("name", MACHINES.names(), 2)
 def test_every_machine_runs_on_one_rank_one_node_and_two_nodes(name, tmp_path):
     per_node = read_machine(name, Path()).cluster.get("devices_per_node", 1)
     has_network = "inter_node" in read_machine(name, Path()).cluster
