@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import simdp
 from simdp.arrays import Array, Floats
 from simdp.errors import ScenarioError, joined, one_line
 from simdp.files import put_text, read_json, write_whole
@@ -19,6 +18,7 @@ from simdp.keys import with_current_keys
 from simdp.results.memory import LaunchedKernels
 from simdp.results.metrics import LABELS, Metrics
 from simdp.results.trace import Trace
+from simdp.version import __version__
 
 
 class Inline:
@@ -26,9 +26,13 @@ class Inline:
 
     def summary(self) -> str:
         """Return the output of the command line, in 80 columns."""
+        import simdp  # its functions import the reports, which lie above
+
         return simdp.as_text(self)
 
     def _repr_html_(self) -> str:
+        import simdp  # as above
+
         return simdp.as_html(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -232,10 +236,12 @@ class Result(Inline):
 
     def _alone(self) -> Study:
         """Return a study with this point only."""
-        return Study(simdp.__version__, {**self.scenario, "sweep": {}}, [self])
+        return Study(__version__, {**self.scenario, "sweep": {}}, [self])
 
     def save_traces(self, folder: Path | str, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write a trace per rank as torch's profiler does; see `simdp.reports.rank_traces`."""
+        import simdp  # as above
+
         return simdp.save_traces(self, Path(folder), ranks)
 
     def weights(self) -> dict[str, Array]:
