@@ -133,11 +133,11 @@ class TorchGenerator:
         torch computes ``x (bound + bound) - bound`` and rounds once (on processors that multiply
         and add in one instruction), as ``(2 x - 1) bound`` does, since ``2 x - 1`` is exact.
         """
-        found = self._unit(prod(shape), np.dtype(dtype))
-        found *= 2
-        found -= 1
-        found *= found.dtype.type(bound)
-        return found.reshape(shape)
+        values = self._unit(prod(shape), np.dtype(dtype))
+        values *= 2
+        values -= 1
+        values *= values.dtype.type(bound)
+        return values.reshape(shape)
 
     def skip_uniform(self, count: int, dtype: str = "float32") -> None:
         """Draw what `uniform` draws for so many elements, and leave it unused."""
@@ -153,14 +153,14 @@ class TorchGenerator:
         count, kind = prod(shape), np.dtype(dtype)
         if count < GROUP:
             return np.array([std * self._double() for _ in range(count)], kind).reshape(shape)
-        found = self._unit(count, kind)
+        values = self._unit(count, kind)
         whole = count // GROUP * GROUP
         for begin in range(0, whole, BLOCK):
-            _box_muller(found[begin : min(begin + BLOCK, whole)], std)
+            _box_muller(values[begin : min(begin + BLOCK, whole)], std)
         if count > whole:  # the last numbers of an odd count are drawn again, as one more group
-            found[-GROUP:] = self._unit(GROUP, kind)
-            _box_muller(found[-GROUP:], std)
-        return found.reshape(shape)
+            values[-GROUP:] = self._unit(GROUP, kind)
+            _box_muller(values[-GROUP:], std)
+        return values.reshape(shape)
 
     def skip_normal(self, count: int, dtype: str = "float32") -> None:
         """Draw what `normal` draws for so many elements, and leave it unused."""
@@ -174,9 +174,9 @@ class TorchGenerator:
         if dtype.itemsize == 4:
             words = self._words(count)
             words &= np.uint32(2**24 - 1)
-            found: Array = words.view(np.int32).astype(np.float32)
-            found *= np.float32(2.0**-24)
-            return found
+            values: Array = words.view(np.int32).astype(np.float32)
+            values *= np.float32(2.0**-24)
+            return values
         pairs = self._words(2 * count).reshape(-1, 2).astype(np.uint64)
         bits = pairs[:, 0] << np.uint64(32) | pairs[:, 1]
         bits &= np.uint64(2**53 - 1)
@@ -185,8 +185,8 @@ class TorchGenerator:
     def _double(self) -> float:
         """A normal number; they come in pairs, of which the second waits for the next call."""
         if self._second is not None:
-            found, self._second = self._second, None
-            return found
+            second, self._second = self._second, None
+            return second
         turn, length = self._unit(2, np.dtype(np.float64))
         radius, angle = sqrt(-2.0 * np.log1p(-length)), 2.0 * pi * turn
         self._second = float(radius * np.sin(angle))
@@ -242,10 +242,10 @@ def _fused(x: Array, factor: Array | np.float32, term: Array | np.float32) -> Ar
 
 def _polynomial(x: Array, first: float, others: Sequence[float]) -> Array:
     """By Horner's rule."""
-    wide, found = x.astype(np.float64), np.full_like(x, first)
+    wide, polynomial = x.astype(np.float64), np.full_like(x, first)
     for coefficient in others:
-        _fused(found, wide, np.float32(coefficient))
-    return found
+        _fused(polynomial, wide, np.float32(coefficient))
+    return polynomial
 
 
 def _log(x: Array) -> Array:
@@ -257,10 +257,10 @@ def _log(x: Array) -> Array:
     exponent -= small
     x = (x - np.float32(1)) + x * small
     square = x * x
-    found = _polynomial(x, 7.0376836292e-2, LOG)
-    found *= x
-    _fused(found, square, exponent * np.float32(-2.12194440e-4))
-    x += _fused(square, np.float32(-0.5), found)
+    logarithm = _polynomial(x, 7.0376836292e-2, LOG)
+    logarithm *= x
+    _fused(logarithm, square, exponent * np.float32(-2.12194440e-4))
+    x += _fused(square, np.float32(-0.5), logarithm)
     return _fused(exponent, np.float32(0.693359375), x)
 
 
@@ -283,8 +283,8 @@ def _sine_and_cosine(x: Array) -> tuple[Array, Array]:
     sine *= square
     _fused(sine, x, x)
     swapped = (octant & 2) != 0
-    found = np.where(swapped, cosine, sine), np.where(swapped, sine, cosine)
-    for wave, quadrant in zip(found, (octant, octant + 2), strict=True):
+    waves = np.where(swapped, cosine, sine), np.where(swapped, sine, cosine)
+    for wave, quadrant in zip(waves, (octant, octant + 2), strict=True):
         signs = wave.view(np.int32)
         signs ^= (quadrant & 4) << 29
-    return found
+    return waves

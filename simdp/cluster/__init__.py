@@ -191,29 +191,31 @@ class Cluster(Spec):
     def _list_problems(self) -> list[str]:
         """Reject lists with a number of entries other than that of nodes or devices."""
         nodes, inter = self.num_nodes, self.inter_node
-        found: list[str] = []
+        problems: list[str] = []
         for key, value in (
             ("topology", self.topology),
             ("link", self.link),
             ("inter_node.link", inter.link if inter else None),
         ):
             if isinstance(value, list) and len(value) != nodes:
-                found.append(f"{key} lists {len(value)} entries for {nodes} nodes; give one each.")
+                problems.append(
+                    f"{key} lists {len(value)} entries for {nodes} nodes; give one each."
+                )
         if inter and inter.nics is not None:
             places = self.ranks_per_node or self.world_size
             noun = "devices" if self.ranks_per_device == 1 else "ranks"
             if len(inter.nics) != places:
-                found.append(
+                problems.append(
                     f"inter_node.nics has {len(inter.nics)} entries for {places} {noun} of a "
                     "node; give one each."
                 )
             missing = [nic for nic in inter.nics if not 0 <= nic < inter.links_per_node]
             if missing:
-                found.append(
+                problems.append(
                     f"inter_node.nics names card {missing[0]}, but links_per_node is "
                     f"{inter.links_per_node}; give 0 ... {inter.links_per_node - 1}."
                 )
-        return found
+        return problems
 
     def _bond_cards(self, base: Path | None) -> list[str]:
         """Bond the cards that a rank has beyond its first; reject numbers that leave some over.
@@ -264,27 +266,27 @@ class Cluster(Spec):
         inter = self.inter_node and self.inter_node.bonded(self._bond)
         cards = inter.links_per_node if inter else 0
         inside = self.topology if isinstance(self.topology, list) else [self.topology]
-        found: list[str] = []
+        problems: list[str] = []
         for topology in inside:
             whole = self.ranks_per_node or self.world_size
             per_node = cards if topology.only_inside else 1
             noun = "devices" if self.ranks_per_device == 1 else "ranks"
-            found += _misfits("topology", topology, self.local_size, per_node, whole, noun)
+            problems += _misfits("topology", topology, self.local_size, per_node, whole, noun)
         if inter and inter.topology.only_inside:
-            found.append(
+            problems.append(
                 f"inter_node.topology: {inter.topology.kind} is the inside of a node; "
                 "use switch, fat_tree or another network."
             )
         elif inter and self.num_nodes > 1:
             per_node = cards if inter.topology.of_ports else 1
             n, noun = self.num_nodes * per_node, "ports" if inter.topology.of_ports else "nodes"
-            found += _misfits("inter_node.topology", inter.topology, n, per_node, n, noun)
-        apart = None if found else self.numbering.unconnected()
+            problems += _misfits("inter_node.topology", inter.topology, n, per_node, n, noun)
+        apart = None if problems else self.numbering.unconnected()
         if apart:
             a, b = apart
             place = "topology" if a // self.local_size == b // self.local_size else "inter_node"
-            found.append(f"{place}: there is no route from rank {a} to rank {b}; join them.")
-        return found
+            problems.append(f"{place}: there is no route from rank {a} to rank {b}; join them.")
+        return problems
 
     @property
     def ranks_per_node(self) -> int | None:
@@ -361,14 +363,14 @@ class Cluster(Spec):
         shares = 1.0 / self.sharers()
         if not isinstance(self.device, list):
             return [(self.device, float(shares.sum()))]
-        found: list[tuple[Device, float]] = []
+        kinds: list[tuple[Device, float]] = []
         for device, share in zip(self.device, shares.tolist(), strict=True):
-            number = next((i for i, (known, _) in enumerate(found) if known == device), None)
+            number = next((i for i, (known, _) in enumerate(kinds) if known == device), None)
             if number is None:
-                found.append((device, share))
+                kinds.append((device, share))
             else:
-                found[number] = device, found[number][1] + share
-        return found
+                kinds[number] = device, kinds[number][1] + share
+        return kinds
 
     def _power_of(self, device: Device) -> Power:
         return (self.power or Power()).over(device.power)

@@ -290,10 +290,12 @@ class Device(Spec):
         """
         if dtype in ACCELERATES and dtype not in self.peak:
             dtype = ACCELERATES[dtype]
-        found, flash = self.efficiency, self.flash_efficiency
+        efficiency, flash = self.efficiency, self.flash_efficiency
         if fused and flash is not None:
-            found = getattr(flash, fused) if isinstance(flash, FlashEfficiency) else flash
-        return self.peak[dtype] * (found[dtype] if isinstance(found, dict) else found)
+            efficiency = getattr(flash, fused) if isinstance(flash, FlashEfficiency) else flash
+        return self.peak[dtype] * (
+            efficiency[dtype] if isinstance(efficiency, dict) else efficiency
+        )
 
     @property
     def memory_rate(self) -> float:
@@ -352,10 +354,10 @@ def device_option(name: str | None) -> str | None:
     ScenarioError
         If it is not in the catalogue.
     """
-    found = catalogue_device(name)
-    if name is not None and found is None:
+    device_name = catalogue_device(name)
+    if name is not None and device_name is None:
         raise ScenarioError([f"--device: {_unknown_device(name)}"])
-    return found
+    return device_name
 
 
 def close_devices(name: str) -> list[str]:
@@ -363,8 +365,8 @@ def close_devices(name: str) -> list[str]:
     same, known, plain = catalogue_device(name), DEVICES.names(), "".join(_words(name))
     if same is not None:
         return [same]
-    models = {each: re.sub(r"-(sxm\d|pcie)|-\d+gb$|-", "", each) for each in known}
-    close = [each for each in known if re.match(rf"{models[each]}(?!\d)", plain)]
+    models = {device: re.sub(r"-(sxm\d|pcie)|-\d+gb$|-", "", device) for device in known}
+    close = [device for device in known if re.match(rf"{models[device]}(?!\d)", plain)]
     return close or close_names(plain, known)
 
 
@@ -744,5 +746,9 @@ def _title(part: Any, key: str) -> Any:
 
 def machines_with(device: str) -> dict[str, Machine]:
     """Read the catalogue's machines with devices of this kind alone, by name."""
-    found = {name: read_machine(name, Path()) for name in MACHINES.mentioning(device)}
-    return {name: each for name, each in found.items() if each.cluster.get("device") == device}
+    machines = {name: read_machine(name, Path()) for name in MACHINES.mentioning(device)}
+    return {
+        name: machine
+        for name, machine in machines.items()
+        if machine.cluster.get("device") == device
+    }

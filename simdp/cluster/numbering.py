@@ -148,15 +148,15 @@ class Numbering:
             return [self._kind(topologies, links or NO_LINK, np.arange(n))]
         of_node = [topologies] * n if isinstance(topologies, Topology) else topologies
         link_of_node = [links or NO_LINK] * n if isinstance(links, Link | None) else links
-        found: list[tuple[Topology, Link]] = []
+        pairs: list[tuple[Topology, Link]] = []
         which: list[int] = []
         for pair in zip(of_node, link_of_node, strict=True):
-            if pair not in found:
-                found.append(pair)
-            which.append(found.index(pair))
+            if pair not in pairs:
+                pairs.append(pair)
+            which.append(pairs.index(pair))
         return [
             self._kind(*pair, np.flatnonzero(np.array(which) == number))
-            for number, pair in enumerate(found)
+            for number, pair in enumerate(pairs)
         ]
 
     def _kind(self, topology: Topology, link: Link, nodes: Ints) -> NodeKind:
@@ -241,17 +241,17 @@ class Numbering:
 
     def _inside(self, node: Ints, src: Ints, dst: Ints) -> Ints:
         """Return routes between vertices of a node, each pair in its node."""
-        m, found = self.local_size, []
+        m, parts = self.local_size, []
         for number, kind in enumerate(self.inside):
             rows = np.flatnonzero(self.kind_of[node] == number)
             links = kind.topology.routes(src[rows], dst[rows], m, kind.cards)
             shift = self.first[node[rows]][:, None]
-            found.append((rows, np.where(links >= 0, links + shift, -1)))
-        if len(found) == 1:
-            return found[0][1]
-        longest = max(links.shape[1] for _, links in found)
+            parts.append((rows, np.where(links >= 0, links + shift, -1)))
+        if len(parts) == 1:
+            return parts[0][1]
+        longest = max(links.shape[1] for _, links in parts)
         links = np.full((len(src), longest), -1, dtype=np.int64)
-        for rows, part in found:
+        for rows, part in parts:
             links[rows, : part.shape[1]] = part
         return links
 
@@ -309,8 +309,8 @@ class Numbering:
             )
         between = links >= self.between
         if self.inter and between.any():
-            found = self._between_figures(self.inter, links[between] - self.between)
-            alpha[between], bandwidth[between] = found
+            figures = self._between_figures(self.inter, links[between] - self.between)
+            alpha[between], bandwidth[between] = figures
         return alpha, bandwidth
 
     def _between_figures(self, inter: InterNode, links: Ints) -> tuple[Floats, Floats]:
@@ -320,19 +320,19 @@ class Numbering:
         if not isinstance(inter.link, list):
             return inter.topology.figures(local, inter.link, n, cards)
         # The slower of the links at both ends; between switches, the fastest of all.
-        each: list[Link] = []
+        kinds: list[Link] = []
         for link in inter.link:
-            if link not in each:
-                each.append(link)
-        fastest = max(range(len(each)), key=lambda i: each[i].bandwidth)
-        at_node = np.array([each.index(link) for link in inter.link])
+            if link not in kinds:
+                kinds.append(link)
+        fastest = max(range(len(kinds)), key=lambda i: kinds[i].bandwidth)
+        at_node = np.array([kinds.index(link) for link in inter.link])
         leaves, enters = inter.topology.ends(local, n, cards)
         alpha, bandwidth = np.zeros(links.shape), np.full(links.shape, np.inf)
         for end, other in ((leaves, enters), (enters, leaves)):
             endpoint = end < n
             which = np.where(endpoint, at_node[np.minimum(end, n - 1) // cards], fastest)
             counts = endpoint | (other >= n)
-            for number, link in enumerate(each):
+            for number, link in enumerate(kinds):
                 mine = counts & (which == number)
                 figures = inter.topology.figures(local[mine], link, n, cards)
                 alpha[mine] = np.maximum(alpha[mine], figures[0])
@@ -341,14 +341,14 @@ class Numbering:
 
     def begins_stage(self, links: Ints) -> Bools:
         """Return before which links a route is stored and forwarded."""
-        found = np.zeros(links.shape, dtype=np.bool_)
+        begins = np.zeros(links.shape, dtype=np.bool_)
         node = self.node_of(links)
         within = (links >= 0) & (links < self.between)
         for number, kind in enumerate(self.inside):
             mine = within & (self.kind_of[node] == number)
             local = links[mine] - self.first[node[mine]]
-            found[mine] = kind.topology.begins_stage(local, self.local_size, kind.cards)
-        return found
+            begins[mine] = kind.topology.begins_stage(local, self.local_size, kind.cards)
+        return begins
 
     def unconnected(self) -> tuple[int, int] | None:
         """Return two ranks without a route between them, or None."""

@@ -181,9 +181,9 @@ class DegradedLink(Straggler):
     def _says_where_and_when(self) -> DegradedLink:
         given = [key for key in ("node", "rank", "link") if getattr(self, key) is not None]
         if len(given) != 1:
-            found = " and ".join(given) if given else "none of them"
+            selectors = " and ".join(given) if given else "none of them"
             raise problem(
-                f"one of node, rank and link selects the degraded links; given: {found}; keep "
+                f"one of node, rank and link selects the degraded links; given: {selectors}; keep "
                 "one, such as node: 1."
             )
         if self.card is not None and self.node is None:
@@ -299,15 +299,15 @@ class EmpiricalStraggler(Straggler):
     def _pairs(self, base: Path) -> list[tuple[float, float]]:
         if self.path is None:
             return [(point.quantile, point.factor) for point in self.quantiles or ()]
-        path, found = base / self.path, list[tuple[float, float]]()
+        path, pairs = base / self.path, list[tuple[float, float]]()
         for row in read_csv(path, COLUMNS):
             try:
-                found.append((float(row.name), row.numbers["factor"]))
+                pairs.append((float(row.name), row.numbers["factor"]))
             except ValueError:
                 raise ScenarioError(
                     [f"{path}:{row.line}: quantile {row.name!r} is not a number; give 0 ... 1."]
                 ) from None
-        return found
+        return pairs
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         return rounded(np.interp(random.random(world_size), *self._read))
@@ -610,16 +610,18 @@ class LinkFactors(NamedTuple):
 def factors(numbering: Numbering, stragglers: Sequence[Straggler]) -> LinkFactors | None:
     """Return factors of permanently degraded links; None without any."""
     lasting = [
-        one for one in stragglers if isinstance(one, DegradedLink) and not one.comes_and_goes()
+        straggler
+        for straggler in stragglers
+        if isinstance(straggler, DegradedLink) and not straggler.comes_and_goes()
     ]
     if not lasting:
         return None
-    found = LinkFactors(np.ones(numbering.num_links), np.ones(numbering.num_links))
-    for one in lasting:
-        links = links_of(numbering, one)
-        found.alpha[links] *= one.latency
-        found.bandwidth[links] *= one.bandwidth
-    return found
+    link_factors = LinkFactors(np.ones(numbering.num_links), np.ones(numbering.num_links))
+    for straggler in lasting:
+        links = links_of(numbering, straggler)
+        link_factors.alpha[links] *= straggler.latency
+        link_factors.bandwidth[links] *= straggler.bandwidth
+    return link_factors
 
 
 def links_of(numbering: Numbering, degraded: DegradedLink) -> Ints:
@@ -678,9 +680,9 @@ def _of_node(numbering: Numbering, node: int, card: int | None) -> Ints:
     return numbering.between + links[mine[0] | mine[1]]
 
 
-def _among(ends: Ints, first: int, count: int, one: int | None) -> Bools:
-    if one is not None:
-        return np.asarray(ends == first + one)
+def _among(ends: Ints, first: int, count: int, member: int | None) -> Bools:
+    if member is not None:
+        return np.asarray(ends == first + member)
     return np.asarray((ends >= first) & (ends < first + count))
 
 

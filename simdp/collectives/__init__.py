@@ -274,15 +274,15 @@ class Collectives(Spec):
         ScenarioError
             With a line for every unreadable or invalid file.
         """
-        found, lines = {}, []
+        settled, lines = {}, []
         for name in (*FAMILIES, "cost"):
             try:
-                found[name] = getattr(self, name).settled(base)
+                settled[name] = getattr(self, name).settled(base)
             except ScenarioError as error:
                 lines += [f"collectives.{name}: {line}" for line in error.problems]
         if lines:
             raise ScenarioError(lines)
-        return self.model_copy(update=found)
+        return self.model_copy(update=settled)
 
 
 def named(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> list[str]:

@@ -85,8 +85,10 @@ class Algorithm(Spec):
             value = getattr(self, name)
             if isinstance(value, Algorithm):
                 members[name] = value.settled(base)
-            elif isinstance(value, tuple) and all(isinstance(each, Algorithm) for each in value):
-                members[name] = tuple(each.settled(base) for each in value)
+            elif isinstance(value, tuple) and all(
+                isinstance(member, Algorithm) for member in value
+            ):
+                members[name] = tuple(member.settled(base) for member in value)
         return self.model_copy(update=members) if members else self
 
     def plan(self, layout: Layout | int, nbytes: float, root: int = 0) -> Plan:

@@ -96,8 +96,10 @@ def _level_problem(name: str, algorithm: Algorithm, layout: Layout) -> str | Non
 
 def levels_problem(layout: Layout, inner: list[Algorithm], outer: Algorithm) -> str | None:
     """Explain why one of the levels is not supported, or None."""
-    found = [_level_problem("inner", member, layout.node) for member in inner]
-    return next(filter(None, [*found, _level_problem("outer", outer, rails_of(layout)[1])]), None)
+    problems = [_level_problem("inner", member, layout.node) for member in inner]
+    return next(
+        filter(None, [*problems, _level_problem("outer", outer, rails_of(layout)[1])]), None
+    )
 
 
 class Levels:

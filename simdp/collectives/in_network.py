@@ -84,11 +84,11 @@ def _edges(layout: Layout, start: int) -> list[tuple[Ints, Ints]]:
     shift = layout.num_nodes * layout.num_inside
     vertices = np.arange(len(distance))
     vertices += shift * (vertices >= layout.world_size)
-    found = []
+    edges = []
     for level in range(1, int(distance.max()) + 1):
         far = np.flatnonzero(distance == level)
-        found.append((vertices[before[far]], vertices[far]))
-    return found
+        edges.append((vertices[before[far]], vertices[far]))
+    return edges
 
 
 class _Sharp(Simple):

@@ -134,23 +134,23 @@ class Layout:
         if len({parents for _, parents in trees}) > 1:
             raise ValueError("the switches between nodes form another tree for every rail")
         first = nodes * self.num_inside  # the switches between nodes follow those inside
-        switches = np.array([found for found, _ in trees], dtype=np.int64).reshape(m, -1)
+        switches = np.array([switch_ids for switch_ids, _ in trees], dtype=np.int64).reshape(m, -1)
         return np.concatenate([ranks, switches + first], axis=1), Layout(nodes, 1, (), trees[0][1])
 
     def _rail_tree(self, rail: list[int]) -> tuple[list[int], tuple[int, ...]]:
         """Return the switches above some ranks, in the order they are met, and the tree."""
-        found: dict[int, int] = {}
+        numbers: dict[int, int] = {}
         parents = [0] * len(rail)
         for number, rank in enumerate(rail):
             child, vertex = number, self.across[rank]
             while vertex >= 0:
-                met = vertex in found
-                parents[child] = found.setdefault(vertex, len(parents))
+                met = vertex in numbers
+                parents[child] = numbers.setdefault(vertex, len(parents))
                 if met:
                     break
                 parents.append(-1)
-                child, vertex = found[vertex], self.across[vertex]
-        return list(found), tuple(parents)
+                child, vertex = numbers[vertex], self.across[vertex]
+        return list(numbers), tuple(parents)
 
 
 def layout_of(layout: Layout | int) -> Layout:
@@ -196,10 +196,12 @@ def expand(transfers: Round) -> Moves:
     if isinstance(count, int) and count == 1:
         return Moves(src, dst, chunk, to, reduce)
     counts = np.broadcast_to(count, src.shape)
-    each = np.repeat(np.arange(len(src)), counts)
+    places = np.repeat(np.arange(len(src)), counts)
     ends = np.cumsum(counts)
-    within = (np.arange(len(each)) - np.repeat(ends - counts, counts)) * stride
-    return Moves(src[each], dst[each], chunk[each] + within, to[each] + within, reduce[each])
+    within = (np.arange(len(places)) - np.repeat(ends - counts, counts)) * stride
+    return Moves(
+        src[places], dst[places], chunk[places] + within, to[places] + within, reduce[places]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,9 +308,9 @@ class Plan:
     @cached_property
     def everything(self) -> tuple[SubPlan, ...]:
         """The parts, or the plan itself as the only one."""
-        one = np.zeros(1, dtype=np.int64)
+        zero = np.zeros(1, dtype=np.int64)
         return self.parts or (
-            SubPlan(self, np.arange(self.num_vertices)[None, :], one, 1, one, ()),
+            SubPlan(self, np.arange(self.num_vertices)[None, :], zero, 1, zero, ()),
         )
 
     def moves(self) -> Iterator[Moves]:
@@ -404,7 +406,7 @@ def in_slices(stages: list[SubPlan], slices: int) -> tuple[SubPlan, ...]:
     if slices == 1:
         return tuple(stages)
     count = len(stages)
-    found = []
+    sub_plans = []
     # In the order in which they run if all take as long: stage s of slice k in turn s + k.
     turns = sorted((s + k, k, s) for s in range(count) for k in range(slices))
     place = {(s, k): number for number, (_, k, s) in enumerate(turns)}
@@ -414,8 +416,8 @@ def in_slices(stages: list[SubPlan], slices: int) -> tuple[SubPlan, ...]:
         if k:
             after.append(place[s, k - 1])
         first, step, spread = part.first * slices + k, part.step * slices, part.spread * slices
-        found.append(SubPlan(part.plan, part.members, first, step, spread, tuple(after)))
-    return tuple(found)
+        sub_plans.append(SubPlan(part.plan, part.members, first, step, spread, tuple(after)))
+    return tuple(sub_plans)
 
 
 def in_groups(plan: Plan, groups: Ints, world_size: int | None = None) -> Plan:

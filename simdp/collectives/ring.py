@@ -94,15 +94,15 @@ def ring_order(world_size: int, per_node: int, avoid: tuple[Pair, ...]) -> Ints:
     order = np.arange(world_size)
     left = _met(order, avoid)
     while left:
-        tried = ((_met(found, avoid), far, found) for far, found in _swaps(order, avoid))
+        tried = ((_met(swapped, avoid), far, swapped) for far, swapped in _swaps(order, avoid))
         helps = [
-            (_crossings(found, per_node), met, far, found)
-            for met, far, found in tried
+            (_crossings(swapped, per_node), met, far, swapped)
+            for met, far, swapped in tried
             if met < left
         ]
         if not helps:
             break
-        _, left, _, order = min(helps, key=lambda one: one[:3])
+        _, left, _, order = min(helps, key=lambda swap: swap[:3])
     return np.roll(order, -int(np.flatnonzero(order == 0)[0]))
 
 
@@ -112,7 +112,7 @@ def _met(order: Ints, avoid: Sequence[Pair]) -> int:
     place[order] = np.arange(len(order))
     n, there = len(order), [pair for pair in avoid if max(pair) < len(order)]
     apart = [abs(int(place[a]) - int(place[b])) for a, b in there]
-    return sum(each in (1, n - 1) for each in apart)
+    return sum(distance in (1, n - 1) for distance in apart)
 
 
 def _crossings(order: Ints, per_node: int) -> int:

@@ -27,9 +27,9 @@ MAX_EXACT = 70_000
 """Transfers of a candidate up to which the event fabric predicts it: at most half a second."""
 
 
-def is_auto(asked: Algorithm) -> bool:
+def is_auto(requested: Algorithm) -> bool:
     """Whether the algorithm is to be chosen."""
-    return asked.kind == "auto"
+    return requested.kind == "auto"
 
 
 class Prediction(NamedTuple):
@@ -76,13 +76,13 @@ class Planner:
         """Create a planner for process groups on the same network."""
         return Planner(self.cluster, self.network, groups)
 
-    def algorithm(self, asked: Algorithm, nbytes: float, root: int = 0) -> Algorithm:
+    def algorithm(self, requested: Algorithm, nbytes: float, root: int = 0) -> Algorithm:
         """The algorithm of a size: the given one, or for ``auto`` the fastest candidate."""
-        if not is_auto(asked):
-            return asked
-        key = (asked, nbytes, root)
+        if not is_auto(requested):
+            return requested
+        key = (requested, nbytes, root)
         if key not in self._chosen:
-            self._chosen[key] = min(self.predict(asked, nbytes, root), key=_seconds).algorithm
+            self._chosen[key] = min(self.predict(requested, nbytes, root), key=_seconds).algorithm
         return self._chosen[key]
 
     def chosen(self) -> dict[str, list[dict[str, Any]]]:
@@ -91,16 +91,16 @@ class Planner:
         Each is a list of dicts: ``nbytes``, the smallest requested size with this ``algorithm``,
         which also applies to sizes up to the next entry.
         """
-        found: dict[str, list[dict[str, Any]]] = {}
-        for (asked, nbytes, _), algorithm in sorted(self._chosen.items(), key=_size):
-            entries = found.setdefault(asked.collective, [])
+        choices: dict[str, list[dict[str, Any]]] = {}
+        for (requested, nbytes, _), algorithm in sorted(self._chosen.items(), key=_size):
+            entries = choices.setdefault(requested.collective, [])
             if not entries or entries[-1]["algorithm"] != algorithm.kind:
                 entries.append({"nbytes": nbytes, "algorithm": algorithm.kind})
-        return found
+        return choices
 
-    def plan(self, asked: Algorithm, nbytes: float, root: int = 0) -> Plan:
+    def plan(self, requested: Algorithm, nbytes: float, root: int = 0) -> Plan:
         """Plan a collective; see `Algorithm.plan`."""
-        return self._planned(self.algorithm(asked, nbytes, root), nbytes, root)
+        return self._planned(self.algorithm(requested, nbytes, root), nbytes, root)
 
     def _planned(self, algorithm: Algorithm, nbytes: float, root: int) -> Plan:
         plan = algorithm.plan(self.layout, nbytes, root)
@@ -110,12 +110,12 @@ class Planner:
             self._in_groups[plan] = in_groups(plan, self.groups, self.cluster.world_size)
         return self._in_groups[plan]
 
-    def seconds(self, asked: Algorithm, nbytes: float, root: int = 0) -> float:
+    def seconds(self, requested: Algorithm, nbytes: float, root: int = 0) -> float:
         """Predict an isolated collective that every rank enters at once [s]."""
-        algorithm = self.algorithm(asked, nbytes, root)
+        algorithm = self.algorithm(requested, nbytes, root)
         return self._predicted(algorithm, self._planned(algorithm, nbytes, root), nbytes, root)
 
-    def predict(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
+    def predict(self, requested: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
         """Predict every candidate that supports the cluster.
 
         A candidate with shared links and more than `MAX_EXACT` transfers gets even shares of links,
@@ -124,10 +124,10 @@ class Planner:
         """
         from simdp.collectives.auto import Auto
 
-        assert isinstance(asked, Auto), "only `auto` leaves a choice"
-        key = (asked, nbytes, root)
+        assert isinstance(requested, Auto), "only `auto` leaves a choice"
+        key = (requested, nbytes, root)
         if key not in self._predictions:
-            plans = [(a, self._planned(a, nbytes, root)) for a in asked.fitting(self.layout)]
+            plans = [(a, self._planned(a, nbytes, root)) for a in requested.fitting(self.layout)]
             short = [(a, plan) for a, plan in plans if _length(plan) <= MAX_PREDICTED]
             self._predictions[key] = [
                 Prediction(algorithm, self._predicted(algorithm, plan, nbytes, root))
@@ -167,8 +167,8 @@ def _length(plan: Plan) -> int:
 
 
 def _size(chosen: tuple[tuple[Algorithm, float, int], Algorithm]) -> tuple[str, float, int]:
-    (asked, nbytes, root), _ = chosen
-    return asked.collective, nbytes, root
+    (requested, nbytes, root), _ = chosen
+    return requested.collective, nbytes, root
 
 
 def _seconds(prediction: Prediction) -> float:

@@ -40,9 +40,9 @@ class Bench:
         self.planner = Planner(cluster, groups=groups)
         self._nothing_slows = Slowdown(cluster, 0)  # a collective has no compute
 
-    def time(self, asked: Algorithm, nbytes: float, root: int = 0) -> Timing:
+    def time(self, requested: Algorithm, nbytes: float, root: int = 0) -> Timing:
         """Time one collective; parameters are those of `Algorithm.plan`."""
-        algorithm = self.planner.algorithm(asked, nbytes, root)
+        algorithm = self.planner.algorithm(requested, nbytes, root)
         plan = self.planner.plan(algorithm, nbytes, root)
         trace = TraceBuilder()
         clock = clock_for(self.planner.network, [plan], self._nothing_slows, trace)
@@ -52,6 +52,6 @@ class Bench:
         _, links = link_use(self.planner.network, {plan: nbytes}, end, estimated=fixed)
         return Timing(nbytes, end, algorithm, f"{clock.fabric} fabric: {clock.why}", links)
 
-    def candidates(self, asked: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
+    def candidates(self, requested: Algorithm, nbytes: float, root: int = 0) -> list[Prediction]:
         """Predicted duration of each candidate of ``auto``; empty for other algorithms."""
-        return self.planner.predict(asked, nbytes, root) if is_auto(asked) else []
+        return self.planner.predict(requested, nbytes, root) if is_auto(requested) else []

@@ -75,8 +75,8 @@ def quantized(flat: Array, code: EncodeBucket) -> Floats:
     scale = np.maximum((most - least) / np.float32(LEVELS), np.float32(EPS))
     zero = np.clip(-np.rint(least / scale), 0, LEVELS)
     sent = np.clip(np.rint(rows / scale) + zero, 0, LEVELS)
-    found: Floats = (scale * (sent - zero)).reshape(-1)[: flat.size]
-    return found
+    dequantized: Floats = (scale * (sent - zero)).reshape(-1)[: flat.size]
+    return dequantized
 
 
 def average(bucket: FlatBuffers, code: EncodeBucket, divisor: float) -> None:
@@ -85,8 +85,8 @@ def average(bucket: FlatBuffers, code: EncodeBucket, divisor: float) -> None:
         lambda rank: quantized(bucket.flat[rank], code), len(bucket.flat), bucket.flat[0].size
     )
     total = np.zeros_like(sent[0])
-    for one in sent:
-        total += one
+    for values in sent:
+        total += values
     for flat in bucket.flat:
         flat[...] = total / np.float32(divisor)
 
@@ -120,7 +120,9 @@ class Errors:
         for name in sorted(names):
             first = arrays[f"0/lost/{name}"]
             kept = [arrays.get(f"{rank}/lost/{name}") for rank in range(world_size)]
-            self.lost[name] = [np.zeros_like(first) if one is None else one.copy() for one in kept]
+            self.lost[name] = [
+                np.zeros_like(first) if errors is None else errors.copy() for errors in kept
+            ]
 
     def settle(self, bucket: FlatBuffers) -> None:
         """Set the errors to the sums of `add` minus the bucket, which holds the values sent."""
@@ -344,11 +346,15 @@ def work_of(
             raise OperationError(f"{__name__}.work_of", type(op))
 
 
-def rounding(asked: Rounding, itemsize: int) -> list[CompressionKernels]:
+def rounding(cast_op: Rounding, itemsize: int) -> list[CompressionKernels]:
     """Cost of a cast; before the collective also of a division in the smaller dtype."""
-    low = numpy_dtype(asked.bucket.dtype).itemsize
-    cast = CompressionKernels(0.0, float(asked.bucket.num_elements * (itemsize + low)))
-    return [cast] if asked.is_back else [cast, entrywise(float(asked.bucket.num_elements * low), 2)]
+    low = numpy_dtype(cast_op.bucket.dtype).itemsize
+    cast = CompressionKernels(0.0, float(cast_op.bucket.num_elements * (itemsize + low)))
+    return (
+        [cast]
+        if cast_op.is_back
+        else [cast, entrywise(float(cast_op.bucket.num_elements * low), 2)]
+    )
 
 
 def splitting(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
@@ -357,17 +363,17 @@ def splitting(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
     The error is added (two reads, one write) and the sum copied; uncompressed tensors are copied
     into a buffer, as is a bucket that is padded to a square.
     """
-    found = [entrywise(taken.bucket.nbytes, 2)] if taken.is_square else []
+    kernels = [entrywise(taken.bucket.nbytes, 2)] if taken.is_square else []
     if taken.error_feedback:
-        found.append(entrywise(taken.bucket.nbytes, 5, 2))
+        kernels.append(entrywise(taken.bucket.nbytes, 5, 2))
     if taken.rest.nbytes:
-        found.append(entrywise(taken.rest.nbytes, 2))
+        kernels.append(entrywise(taken.rest.nbytes, 2))
     for batch, rows, columns, rank in _shapes(taken):
         if batch > 1:
-            found.append(entrywise(float(batch * rows * columns * itemsize), 2))
-        found.append(orthonormal(columns, rank, itemsize, taken.epsilon, batch))
-        found.append(product(rows, columns, rank, itemsize, batch))
-    return found
+            kernels.append(entrywise(float(batch * rows * columns * itemsize), 2))
+        kernels.append(orthonormal(columns, rank, itemsize, taken.epsilon, batch))
+        kernels.append(product(rows, columns, rank, itemsize, batch))
+    return kernels
 
 
 def unpacking(taken: Factoring) -> list[CompressionKernels]:
@@ -377,45 +383,45 @@ def unpacking(taken: Factoring) -> list[CompressionKernels]:
 
 def turning(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
     """Cost of orthonormalising the sums of P, and of Q = M^T P."""
-    found = []
+    kernels = []
     for batch, rows, columns, rank in _shapes(taken):
-        found.append(orthonormal(rows, rank, itemsize, taken.epsilon, batch))
-        found.append(product(columns, rows, rank, itemsize, batch))
-    return found
+        kernels.append(orthonormal(rows, rank, itemsize, taken.epsilon, batch))
+        kernels.append(product(columns, rows, rank, itemsize, batch))
+    return kernels
 
 
 def joining(taken: Factoring, itemsize: int) -> list[CompressionKernels]:
     """Cost of the averages P Q^T and of the new errors."""
-    found = list[CompressionKernels]()
+    kernels = list[CompressionKernels]()
     if taken.q.nbytes:
-        found.append(entrywise(taken.q.nbytes, 2))
+        kernels.append(entrywise(taken.q.nbytes, 2))
     elif taken.rest.nbytes:  # not unpacked before a later all_reduce
-        found += unpacking(taken)
+        kernels += unpacking(taken)
     for batch, rows, columns, rank in _shapes(taken):
-        found.append(product(rows, rank, columns, itemsize, batch))
+        kernels.append(product(rows, rank, columns, itemsize, batch))
         if batch > 1:
-            found.append(entrywise(float(batch * rows * columns * itemsize), 2, batch))
+            kernels.append(entrywise(float(batch * rows * columns * itemsize), 2, batch))
     if taken.error_feedback:
-        found.append(entrywise(taken.bucket.nbytes, 3))
-    return found
+        kernels.append(entrywise(taken.bucket.nbytes, 3))
+    return kernels
 
 
-def selecting(asked: Selection, itemsize: int) -> list[CompressionKernels]:
+def selecting(entries: Selection, itemsize: int) -> list[CompressionKernels]:
     """Cost of top-k; with error feedback also of adding and updating the errors."""
-    nbytes, entry = asked.bucket.nbytes, asked.entry_nbytes
-    found = selection(nbytes, itemsize, asked.num_entries, entry)
-    if not asked.error_feedback:
-        return found
+    nbytes, entry = entries.bucket.nbytes, entries.entry_nbytes
+    kernels = selection(nbytes, itemsize, entries.num_entries, entry)
+    if not entries.error_feedback:
+        return kernels
     # The error is added; the selected entries are then set to 0 in the sum.
-    chosen = float(asked.num_entries * entry)
-    return [entrywise(nbytes, 3), *found, entrywise(chosen, 1)]
+    chosen = float(entries.num_entries * entry)
+    return [entrywise(nbytes, 3), *kernels, entrywise(chosen, 1)]
 
 
-def adding(asked: Selection, itemsize: int, world_size: int) -> list[CompressionKernels]:
+def adding(entries: Selection, itemsize: int, world_size: int) -> list[CompressionKernels]:
     """Cost of clearing the bucket and adding each rank's entries, one kernel per rank."""
-    added = asked.num_entries * (float(asked.entry_nbytes) + 2.0 * itemsize)
-    each = CompressionKernels(0.0, added * world_size, world_size)
-    return [entrywise(asked.bucket.nbytes, 1), each]
+    added = entries.num_entries * (float(entries.entry_nbytes) + 2.0 * itemsize)
+    per_rank = CompressionKernels(0.0, added * world_size, world_size)
+    return [entrywise(entries.bucket.nbytes, 1), per_rank]
 
 
 def observing(code: EncodeBucket) -> list[CompressionKernels]:
@@ -433,8 +439,8 @@ def quantizing(code: EncodeBucket) -> list[CompressionKernels]:
 def dequantizing(code: EncodeBucket, world_size: int) -> list[CompressionKernels]:
     """Cost of dequantizing and adding each rank's bytes, and of dividing the sum."""
     nbytes = code.bucket.nbytes
-    each = world_size * (code.num_bytes + 8.0 * nbytes)
-    return [CompressionKernels(0.0, each, 4 * world_size), entrywise(nbytes, 2)]
+    read = world_size * (code.num_bytes + 8.0 * nbytes)
+    return [CompressionKernels(0.0, read, 4 * world_size), entrywise(nbytes, 2)]
 
 
 def calling(hook: OwnHook) -> list[CompressionKernels]:
@@ -445,13 +451,13 @@ def calling(hook: OwnHook) -> list[CompressionKernels]:
 
 def _shapes(taken: Factoring) -> list[tuple[int, int, int, int]]:
     """Batch size, rows, columns and rank of each kernel."""
-    found: dict[tuple[int, int, int], int] = {}
+    batches: dict[tuple[int, int, int], int] = {}
     for factor in taken.factors:
         key = (factor.rows, factor.columns, factor.rank)
-        found[key] = found.get(key, 0) + 1
+        batches[key] = batches.get(key, 0) + 1
     if taken.batched:
-        return [(batch, *shape) for shape, batch in found.items()]
-    return [(1, *shape) for shape, batch in found.items() for _ in range(batch)]
+        return [(batch, *shape) for shape, batch in batches.items()]
+    return [(1, *shape) for shape, batch in batches.items() for _ in range(batch)]
 
 
 PREFIX = "hook/"
@@ -480,7 +486,7 @@ class Hooked:
         ProgramError
             If the function raises, or sends another size or dtype than for zeros.
         """
-        found, n = list[HookFuture](), len(bucket.flat)
+        futures, n = list[HookFuture](), len(bucket.flat)
         place = hook.path, hook.name
         if place not in self._functions:
             self._functions[place] = read_hook(Path(hook.path), hook.name)
@@ -488,21 +494,21 @@ class Hooked:
         inside = {name: shapes[name] for name in hook.bucket.names}
         for rank, flat in enumerate(bucket.flat):
             try:
-                one = called(function, self.states[rank], GradBucket(flat, inside, rank, n))
-                if isinstance(one, HookFuture):
-                    _check(hook, one)
-                    found.append(one)
+                returned = called(function, self.states[rank], GradBucket(flat, inside, rank, n))
+                if isinstance(returned, HookFuture):
+                    _check(hook, returned)
+                    futures.append(returned)
                 elif hook.sent is not None:
                     raise HookError("calls no all_reduce, but called one for zeros.")
                 else:
-                    flat[...] = one
+                    flat[...] = returned
             except Exception as error:
                 raise _problem(hook, rank, error) from None
         if hook.sent is None:
             return None
-        self._futures[hook.label] = found
-        sent = FlatBuffers({"sent": (hook.sent.num_elements,)}, n, found[0].sent.dtype)
-        for flat, future in zip(sent.flat, found, strict=True):
+        self._futures[hook.label] = futures
+        sent = FlatBuffers({"sent": (hook.sent.num_elements,)}, n, futures[0].sent.dtype)
+        for flat, future in zip(sent.flat, futures, strict=True):
             flat[...] = future.sent
         return sent
 
@@ -530,7 +536,7 @@ class Hooked:
         ScenarioError
             If a value is neither a number nor an array.
         """
-        found = {}
+        arrays = {}
         for rank, state in enumerate(self.states):
             for key, value in state.items():
                 array = np.asarray(value)
@@ -541,8 +547,8 @@ class Hooked:
                             "cannot be saved; keep arrays and numbers by names."
                         ]
                     )
-                found[f"{rank}/{PREFIX}{key}"] = array
-        return found
+                arrays[f"{rank}/{PREFIX}{key}"] = array
+        return arrays
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
         """Load the states; ranks without a saved state start empty."""
@@ -556,11 +562,11 @@ class Hooked:
 def _check(hook: OwnHook, future: HookFuture) -> None:
     """Raise if a tensor's size or dtype differs from the planned one."""
     got = f"{future.sent.size} {future.sent.dtype.name}"
-    told = "nothing" if hook.sent is None else f"{hook.sent.num_elements} {hook.sent.dtype}"
-    if got != told:
+    expected = "nothing" if hook.sent is None else f"{hook.sent.num_elements} {hook.sent.dtype}"
+    if got != expected:
         raise HookError(
-            f"passes {got} to all_reduce, but {told} for zeros; size and dtype may depend only on "
-            "the size of the bucket."
+            f"passes {got} to all_reduce, but {expected} for zeros; size and dtype may depend only "
+            "on the size of the bucket."
         )
 
 
@@ -653,12 +659,12 @@ class LowRank:
 
     def state_dict(self) -> dict[str, Array]:
         """Return errors, every matrix's last Q, and the number of seeds by seeded bucket."""
-        found = self.errors.state_dict()
+        arrays = self.errors.state_dict()
         for name, views in self._q.items():
-            found[f"q/{name}"] = views[0]  # of a sum, which is the same on all ranks
+            arrays[f"q/{name}"] = views[0]  # of a sum, which is the same on all ranks
         for label in sorted(self._begun):
-            found[f"drawn/{label}"] = np.array(self._num_seeds)
-        return found
+            arrays[f"drawn/{label}"] = np.array(self._num_seeds)
+        return arrays
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
         """Load errors, Q and the number of seeds."""
@@ -811,14 +817,14 @@ class Compressed:
 
     def state_dict(self) -> dict[str, Array]:
         """Return the state kept between steps."""
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         if "_low_rank" in self.__dict__:
-            found |= self._low_rank.state_dict()
+            arrays |= self._low_rank.state_dict()
         if "_largest" in self.__dict__:
-            found |= self._largest.errors.state_dict()
+            arrays |= self._largest.errors.state_dict()
         if "_hooked" in self.__dict__:
-            found |= self._hooked.state_dict()
-        return found
+            arrays |= self._hooked.state_dict()
+        return arrays
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
         """Load the state kept between steps."""
@@ -848,15 +854,15 @@ class Compressed:
 
     @handlers(ops.Select)
     def _select(self, op: ops.Select) -> None:
-        asked = op.selection
-        self._chosen[asked.label] = self._largest.select(
-            self._flat(asked.bucket), asked.num_entries, asked.divisor, asked.error_feedback
+        entries = op.selection
+        self._chosen[entries.label] = self._largest.select(
+            self._flat(entries.bucket), entries.num_entries, entries.divisor, entries.error_feedback
         )
 
     @handlers(ops.AddSelected)
     def _add_selected(self, op: ops.AddSelected) -> None:
-        asked = op.selection
-        add(self._chosen.pop(asked.label), self._flat(asked.bucket))
+        entries = op.selection
+        add(self._chosen.pop(entries.label), self._flat(entries.bucket))
 
     @handlers(ops.Dequantize)
     def _dequantize(self, op: ops.Dequantize) -> None:

@@ -191,12 +191,12 @@ class Launcher:
 
     def chosen(self) -> dict[str, list[dict[str, Any]]]:
         """As `Planner.chosen`; the name of process groups follows the collective."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        choices: dict[str, list[dict[str, Any]]] = {}
         for name, planner in self._planners.items():
-            said = f"ranks {name}" if isinstance(name, tuple) else name
-            behind = "" if name is None else f" ({said})"
-            found |= {f"{key}{behind}": sizes for key, sizes in planner.chosen().items()}
-        return found
+            ranks = f"ranks {name}" if isinstance(name, tuple) else name
+            behind = "" if name is None else f" ({ranks})"
+            choices |= {f"{key}{behind}": sizes for key, sizes in planner.chosen().items()}
+        return choices
 
     def serving(
         self, collective: str, nbytes: float, root: int = 0, group: Group = None
@@ -241,14 +241,14 @@ def _overlapping(plan: Plan) -> bool:
     for part, key in zip(parts, keys, strict=True):
         if key not in known:
             known[key] = _pairs(part)
-    return any(known[one] & known[other] for one, other in meeting(parts, keys))
+    return any(known[first] & known[second] for first, second in meeting(parts, keys))
 
 
 def _pairs(part: SubPlan) -> frozenset[tuple[int, int]]:
-    found: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     for moves in part.moves():
-        found.update(zip(moves.src.tolist(), moves.dst.tolist(), strict=True))
-    return frozenset(found)
+        pairs.update(zip(moves.src.tolist(), moves.dst.tolist(), strict=True))
+    return frozenset(pairs)
 
 
 class StepRecord(NamedTuple):
@@ -293,12 +293,13 @@ def mean_losses(
     are the numbers of items that each averages; ``adds``: losses are sums.
     """
     totals = (np.where(counts > 0, losses, 0.0) * (1.0 if adds else counts)).sum(axis=0)
-    each = counts.sum(axis=0)
+    per_rank = counts.sum(axis=0)
     if adds:
-        return (float(totals.sum()) if each.sum() else None), [
-            float(total) if count else None for total, count in zip(totals, each, strict=True)
+        return (float(totals.sum()) if per_rank.sum() else None), [
+            float(total) if count else None for total, count in zip(totals, per_rank, strict=True)
         ]
-    mean = float(totals.sum() / each.sum()) if each.sum() else None
+    mean = float(totals.sum() / per_rank.sum()) if per_rank.sum() else None
     return mean, [
-        float(total / count) if count else None for total, count in zip(totals, each, strict=True)
+        float(total / count) if count else None
+        for total, count in zip(totals, per_rank, strict=True)
     ]

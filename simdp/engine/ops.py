@@ -182,11 +182,11 @@ class Launch(NamedTuple):
     def latest(self, instants: Floats) -> Floats:
         """Latest instant within each rank's group [s]; the last axis is the ranks."""
         if self.groups is None:
-            found: Floats = np.maximum(instants, instants.max(axis=-1, keepdims=True))
-            return found
-        found = instants.copy()
-        found[self.groups] = instants[self.groups].max(axis=1, keepdims=True)
-        return found
+            latest: Floats = np.maximum(instants, instants.max(axis=-1, keepdims=True))
+            return latest
+        latest = instants.copy()
+        latest[self.groups] = instants[self.groups].max(axis=1, keepdims=True)
+        return latest
 
 
 class ClockWait(NamedTuple):
@@ -261,8 +261,8 @@ class Pipeline:
         """
         if number == 0:
             self._begin[ranks] = clock
-        asked = self._handed[ranks] if self._fetches and number else clock
-        taken = np.maximum(asked, self._batch_made(number, samples, asked, ranks))
+        requested = self._handed[ranks] if self._fetches and number else clock
+        taken = np.maximum(requested, self._batch_made(number, samples, requested, ranks))
         if self._ahead:
             self._taken[number % self._ahead, ranks] = taken
         copy = self._copy_time(samples)
@@ -272,10 +272,10 @@ class Pipeline:
         self._handed[ranks] = end
         return there, end
 
-    def _batch_made(self, number: int, samples: Floats, asked: Floats, ranks: Ints) -> Floats:
+    def _batch_made(self, number: int, samples: Floats, requested: Floats, ranks: Ints) -> Floats:
         workers, load = self.spec.workers, self.spec.per_sample * samples
         if not workers:
-            return asked + load
+            return requested + load
         free = self._begin[ranks]
         if number >= workers:
             free = self._made[number % workers, ranks]
@@ -286,8 +286,8 @@ class Pipeline:
 
     def _copy_time(self, samples: Floats) -> Floats:
         sizes, which = np.unique(samples, return_inverse=True)
-        each = [self.spec.copy_time(float(size), self._sharers) for size in sizes]
-        return np.array(each)[which]
+        seconds = [self.spec.copy_time(float(size), self._sharers) for size in sizes]
+        return np.array(seconds)[which]
 
 
 class Feed(NamedTuple):

@@ -74,24 +74,24 @@ class WorkOnDevices:
 
     def copying(self, nbytes: float, other: Scenario) -> float:
         """By how much a copy takes longer on the slowest device than in the run [s]."""
-        found, first = (roofline_of(one.cluster) for one in (other, self._scenario))
-        slowest = found.moving(nbytes).max() - first.moving(nbytes).max()
+        new, first = (roofline_of(scenario.cluster) for scenario in (other, self._scenario))
+        slowest = new.moving(nbytes).max() - first.moving(nbytes).max()
         return float(slowest)
 
     def _times(self, scenario: Scenario) -> WorkTimes:
         costs, roofline = self._costs, roofline_of(scenario.cluster)
         times = times_of(scenario.workload, scenario.strategy, roofline)
-        each = [costs.seconds_of(one, times, roofline) for one in self._passes]
-        same = all(columns.seconds.shape[1] == 1 for columns in each)
+        passes = [costs.seconds_of(recorded, times, roofline) for recorded in self._passes]
+        same = all(columns.seconds.shape[1] == 1 for columns in passes)
         ranks = slice(1) if same else slice(None)
         kinds, kind = np.unique(
-            np.array([columns.column[ranks] for columns in each]).reshape(len(each), -1),
+            np.array([columns.column[ranks] for columns in passes]).reshape(len(passes), -1),
             axis=1,
             return_inverse=True,
         )
         seconds = np.zeros((self._num_works, kinds.shape[1]))
         for number, of_passes in enumerate(kinds.T):
-            table = np.array([c.seconds[:, at] for c, at in zip(each, of_passes, strict=True)])
+            table = np.array([c.seconds[:, at] for c, at in zip(passes, of_passes, strict=True)])
             if len(table):
                 weights = table[self._pass, self._call]
                 seconds[:, number] = np.bincount(self._place, weights, self._num_works)
@@ -102,8 +102,8 @@ class WorkOnDevices:
         if (bandwidth == bandwidth[0]).all():
             bandwidth = bandwidth[:1]
         seconds: Floats = self._nbytes / bandwidth
-        each = {part.name: part for _, part in self._updates}
-        busy = {name: self._costs.update_seconds(name, roofline) for name in each}
+        parts = {part.name: part for _, part in self._updates}
+        busy = {name: self._costs.update_seconds(name, roofline) for name in parts}
         if self._updates:
             seconds = np.repeat(seconds, len(roofline.bandwidth) // seconds.shape[1], axis=1)
         for place, part in self._updates:

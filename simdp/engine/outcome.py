@@ -74,14 +74,14 @@ def mean_lengths(scenario: Scenario, segment: Segment, steps: range | None) -> d
     known = workload.lengths(scenario.seed, scenario.base)
     if not known or steps is None:
         return {name: float(lengths.mean()) for name, lengths in known.items()}
-    n, found, samples = scenario.cluster.world_size, dict.fromkeys(known, 0), 0
+    n, totals, samples = scenario.cluster.world_size, dict.fromkeys(known, 0), 0
     dealt = workload.batches(n, scenario.seed, scenario.base, segment.start)
     for batches in islice(dealt, steps.start, steps.stop):
         for parts in batches.micro:
             samples += int(parts.sizes.sum())
             for name, lengths in known.items():
-                found[name] += int(parts.totals(lengths).sum())
-    return {name: total / max(samples, 1) for name, total in found.items()}
+                totals[name] += int(parts.totals(lengths).sum())
+    return {name: total / max(samples, 1) for name, total in totals.items()}
 
 
 def rates(
@@ -113,12 +113,12 @@ def rates(
         `recompute`, but without the internal recomputation of fused attention. None where it does
         not apply.
     """
-    found = ModelRates()
+    model_rates = ModelRates()
     workload, cluster = scenario.workload, scenario.cluster
     model, names = workload.model, workload.model.graph.inputs
     shapes = model.input_shapes()
     if not throughput or model.timed or any(shapes[name] is None for name in names):
-        return found
+        return model_rates
     cut = {name: tuple(shapes[name] or ()) for name in names}
     mean = mean_lengths(scenario, segment, steps)
     for name, length in mean.items():
@@ -126,21 +126,23 @@ def rates(
     first = names[0]
     if model.num_tokens(first) is not None:
         tokens = throughput * mean.get(first, cut[first][0])
-        found = ModelRates(tokens, tokens / float((1 / cluster.sharers()).sum()))
+        model_rates = ModelRates(tokens, tokens / float((1 / cluster.sharers()).sum()))
     if (packs := workload.packs(scenario.base)) is not None:  # no attention between pieces
         throughput *= len(packs.pieces) / len(packs.first)
         cut[first] = (max(round(float(packs.pieces.mean())), 1),)
-    each = flops_of_calls(workload.graph, tuple(cut[name] for name in names))
+    of_calls = flops_of_calls(workload.graph, tuple(cut[name] for name in names))
     graph, most = workload.graph, PASSES[workload.mode]
-    flops = sum(min(most, passes(graph, n)) * one.products for n, one in enumerate(each))
+    flops = sum(
+        min(most, passes(graph, n)) * call_flops.products for n, call_flops in enumerate(of_calls)
+    )
     if not flops:
-        return found
-    found = found._replace(model_flops=throughput * step_time * flops)
+        return model_rates
+    model_rates = model_rates._replace(model_flops=throughput * step_time * flops)
     if peak := peak_flops(scenario):
-        again = sum(each[call].products for run in recomputed(workload) for call in run.again)
+        again = sum(of_calls[call].products for run in recomputed(workload) for call in run.again)
         mfu, hfu = throughput * flops / peak, throughput * (flops + again) / peak
-        found = found._replace(mfu=mfu, hfu=hfu)
-    return found
+        model_rates = model_rates._replace(mfu=mfu, hfu=hfu)
+    return model_rates
 
 
 def peak_flops(scenario: Scenario) -> float | None:
@@ -148,8 +150,8 @@ def peak_flops(scenario: Scenario) -> float | None:
     cluster, workload = scenario.cluster, scenario.workload
     dtype = workload.precision.low or workload.dtype
     if not isinstance(cluster.device, list):
-        each = _peak(cluster.device, workload, dtype)
-        return None if each is None else each * float((1 / cluster.sharers()).sum())
+        of_device = _peak(cluster.device, workload, dtype)
+        return None if of_device is None else of_device * float((1 / cluster.sharers()).sum())
     peaks = [_peak(device, workload, dtype) for device in cluster.device]
     shared = zip(peaks, cluster.sharers().tolist(), strict=True)
     return None if None in peaks else sum((peak or 0.0) / k for peak, k in shared)
@@ -170,7 +172,7 @@ catalogue meet most rows within 20 %, and small batches that wait for their host
 
 def unlikely_steps(scenario: Scenario) -> dict[str, str]:
     """Remark on measured steps that contradict the figures of their device."""
-    workload, said = scenario.workload, list[str]()
+    workload, doubts = scenario.workload, list[str]()
     compute, devices = workload.compute, scenario.cluster.devices()
     if not isinstance(compute, FromMeasurements) or workload.model.timed:
         return {}
@@ -188,13 +190,13 @@ def unlikely_steps(scenario: Scenario) -> dict[str, str]:
                 continue
             slower = f"{ratio:.1f} times as long as"
             how = slower if ratio > 1 else f"{1 / ratio:.1f} times faster than"
-            said.append(
+            doubts.append(
                 f"{format_quantity(point.step_time, 'time')} at microbatch {size} is {how} the "
                 f"device's figures give, {format_quantity(float(f'{own:.3g}'), 'time')}"
             )
-    if not said:
+    if not doubts:
         return {}
-    return {"measured step": f"{'; '.join(said)}: check dtype, lengths and what the step held"}
+    return {"measured step": f"{'; '.join(doubts)}: check dtype, lengths and what the step held"}
 
 
 LEAST_UPDATE = 0.01
@@ -241,30 +243,32 @@ NOT_REACHED = "not reached"
 """Topic of a remark on events that a run is too short for."""
 
 
-def not_reached(scenario: Scenario, num_steps: int, found: Metrics) -> dict[str, str]:
+def not_reached(scenario: Scenario, num_steps: int, metrics: Metrics) -> dict[str, str]:
     """Remark on events that begin behind the last simulated step, or have a longer period."""
     strategy, rebalance = scenario.strategy, scenario.workload.rebalance
-    events = [one.rare_event(found.step_time_s) for one in scenario.cluster.stragglers]
+    events = [
+        straggler.rare_event(metrics.step_time_s) for straggler in scenario.cluster.stragglers
+    ]
     first, period = strategy.first_alike, strategy.steps_together
     events.append((first, f"steps of the strategy after its first {first}, which differ"))
     if strategy.averages_parameters:
         events.append((first + period - 1, f"the average of weights every {period} steps"))
     if rebalance is not None and rebalance.every is not None:
         events.append((rebalance.every, f"workload.rebalance every {rebalance.every} steps"))
-    missed = [event[1] for event in events if event and is_missed(event, num_steps, found)]
+    missed = [event[1] for event in events if event and is_missed(event, num_steps, metrics)]
     steps = "one step is" if num_steps == 1 else f"{num_steps} steps are"
     return {NOT_REACHED: f"{steps} too short for {'; '.join(missed)}"} if missed else {}
 
 
-def is_missed(event: tuple[int | float, str] | None, num_steps: int, found: Metrics) -> bool:
+def is_missed(event: tuple[int | float, str] | None, num_steps: int, metrics: Metrics) -> bool:
     """Return whether an event, as of `Straggler.rare_event`, is behind the last simulated step."""
     begin = event[0] if event else 0
-    return bool(begin) and begin >= (found.simulated_s if isinstance(begin, float) else num_steps)
+    return bool(begin) and begin >= (metrics.simulated_s if isinstance(begin, float) else num_steps)
 
 
-def too_fast(found: Metrics) -> dict[str, str]:
+def too_fast(metrics: Metrics) -> dict[str, str]:
     """Warning about a step that is faster than its FLOPs at the devices' peak."""
-    share = found.mfu
+    share = metrics.mfu
     if share is None or share <= 1.0:
         return {}
     return {
@@ -356,11 +360,11 @@ def wires_of(
         way = way_of(collective, nbytes, wiring)
         intra += count * nbytes * way.intra_sent
         inter += count * nbytes * way.inter_sent
-    found = [
+    wires = [
         ("a device's links in its node", intra, intra / wiring.intra_bandwidth),
         ("a node's network cards", inter, inter / wiring.inter_bandwidth),
     ]
-    return sorted((one for one in found if one[1]), key=lambda one: -one[2])
+    return sorted((wire for wire in wires if wire[1]), key=lambda wire: -wire[2])
 
 
 def cards_used(network: NetworkRoutes, moved: Mapping[Plan, float]) -> tuple[int, int] | None:
@@ -399,14 +403,14 @@ def cost_of(scenario: Scenario, metrics: Metrics) -> dict[str, Any]:
     rates = cluster.rates()
     if not rates.is_known:
         return {}
-    found: dict[str, Any] = dict(step_bill(rates, metrics))
+    cost: dict[str, Any] = dict(step_bill(rates, metrics))
     between = energy_range(rates, metrics.busy_s, metrics.waiting_s, metrics.other_s)
     if between is not None:
-        found["energy_between_kwh"] = list(between)
+        cost["energy_between_kwh"] = list(between)
     if rates.price is not None:
-        found["price_usd_per_h"] = rates.price * HOUR / float((1 / cluster.sharers()).sum())
-        found["price_date"] = price_date(cluster)
-    return found
+        cost["price_usd_per_h"] = rates.price * HOUR / float((1 / cluster.sharers()).sum())
+        cost["price_date"] = price_date(cluster)
+    return cost
 
 
 def price_date(cluster: Cluster) -> str | None:
@@ -446,12 +450,12 @@ def target_of(
     need = need_of(scenario, batch)
     if need is None or not throughput:
         return None
-    found = {
+    summary = {
         "samples": {"mean": need.mean, "sd": need.sd},
         "steps": need.steps(batch),
         **_over_time(rates, metrics, need.seconds(throughput)),
     }
-    return {"kind": target.kind, **found}
+    return {"kind": target.kind, **summary}
 
 
 def _of_loss(
@@ -463,13 +467,13 @@ def _of_loss(
 ) -> dict[str, Any]:
     """Steps, time and cost until a loss is reached; ``ends`` may cover only the last steps."""
     steps = target.reached_after([record.loss for record in records])
-    found: dict[str, Any] = {"kind": target.kind, "reached": steps is not None, "steps": steps}
+    summary: dict[str, Any] = {"kind": target.kind, "reached": steps is not None, "steps": steps}
     column = None if steps is None else ends.shape[1] - 1 - (len(records) - steps)
     if steps is None or column is None or column < 0:
-        return found | dict.fromkeys(("samples", "time_s", "cost_usd", "energy_kwh"))
+        return summary | dict.fromkeys(("samples", "time_s", "cost_usd", "energy_kwh"))
     seconds = {"mean": float(ends[:, column].max())}
     done = float(sum(record.samples for record in records[:steps]))
-    return found | {"samples": {"mean": done, "sd": 0.0}, **_over_time(rates, metrics, seconds)}
+    return summary | {"samples": {"mean": done, "sd": 0.0}, **_over_time(rates, metrics, seconds)}
 
 
 def _over_time(
@@ -531,7 +535,7 @@ def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -
         batch = np.full(n, max(int(batch.max()), 1))
     # On a shared device a kernel takes longer, so that the number of sharers is part of the key.
     first, column = alike(batch, roofline.sharers, roofline.device)
-    found: Found = {}
+    launches: Found = {}
     for activity in ("forward", "backward"):
         for rank in first.tolist():
             call, idle, busy = times.kernels(activity, rank, int(batch[rank]))
@@ -539,9 +543,9 @@ def _of_calls(scenario: Scenario, roofline: Roofline, program: Program | None) -
             # A layer that is called repeatedly has the kernels of its last call.
             for name, number in {name: i for i, name in enumerate(times.names)}.items():
                 mine = slice(ends[number], ends[number + 1])
-                known, _ = found.setdefault((activity, name), ([], column))
+                known, _ = launches.setdefault((activity, name), ([], column))
                 known.append(kernels_of(idle[mine], busy[mine]))
-    return found
+    return launches
 
 
 def _of_update(run: Run) -> Found:

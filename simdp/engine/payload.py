@@ -204,23 +204,23 @@ def of_rank(arrays: Mapping[str, Array], rank: int, name: str, shape: tuple[int,
     ScenarioError
         If there is none, or it has another shape.
     """
-    found = arrays.get(f"{rank}/{name}", arrays.get(f"0/{name}"))
-    if found is None:
+    array = arrays.get(f"{rank}/{name}", arrays.get(f"0/{name}"))
+    if array is None:
         raise ScenarioError([f"the state has no {name}, which this run keeps from step to step."])
-    if found.shape != shape:
+    if array.shape != shape:
         raise ScenarioError(
-            [f"{name} of the state has the shape {found.shape}, but that of this run is {shape}."]
+            [f"{name} of the state has the shape {array.shape}, but that of this run is {shape}."]
         )
-    return found
+    return array
 
 
 def without_repeats(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Drop arrays of later ranks that equal rank 0's."""
-    found: dict[str, Array] = {}
+    kept: dict[str, Array] = {}
     for key, value in arrays.items():
         rank, _, name = key.partition("/")
         first = arrays.get(f"0/{name}")
-        alike = rank != "0" and first is not None and value.tobytes() == first.tobytes()
-        if not alike:
-            found[key] = value
-    return found
+        is_repeated = rank != "0" and first is not None and value.tobytes() == first.tobytes()
+        if not is_repeated:
+            kept[key] = value
+    return kept

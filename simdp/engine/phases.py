@@ -38,11 +38,11 @@ class MemoryLine(float):
     per_sample: float
 
     @classmethod
-    def through(cls, one: float, two: float) -> MemoryLine:
+    def through(cls, at_one: float, at_two: float) -> MemoryLine:
         """Create the line through the bytes at one sample and at two."""
-        found = cls(one)
-        found.per_sample = two - one
-        return found
+        line = cls(at_one)
+        line.per_sample = at_two - at_one
+        return line
 
     def __neg__(self) -> MemoryLine:
         return MemoryLine.through(-float(self), -float(self) - self.per_sample)
@@ -74,11 +74,11 @@ class _Phases(MemoryLedger):
             return
         phase, fullest = (*self.where, self.turn), self._one
         self.turn += 1
-        one = float(fullest.max()) if isinstance(fullest, np.ndarray) else fullest
-        two = one + self._per_sample
+        at_one = float(fullest.max()) if isinstance(fullest, np.ndarray) else fullest
+        at_two = at_one + self._per_sample
         most = self.of_phase.get(phase, (0.0, 0.0))
-        if one > most[0] or two > most[1]:
-            self.of_phase[phase] = max(one, most[0]), max(two, most[1])
+        if at_one > most[0] or at_two > most[1]:
+            self.of_phase[phase] = max(at_one, most[0]), max(at_two, most[1])
 
 
 class _Lines(TensorMemory):
@@ -90,11 +90,11 @@ class _Lines(TensorMemory):
 
     def by_part(self, tensors: tuple[Tensor, ...], sizes: Ints) -> list[tuple[str, Amount]]:
         if tensors not in self._found:  # equal blocks have equal tensors
-            found = self._found[tensors] = []
+            amounts = self._found[tensors] = []
             for part in dict.fromkeys(tensor.part for tensor in tensors):
                 mine = [tensor for tensor in tensors if tensor.part == part]
-                one, two = (self.room_of(mine, size) for size in (1, 2))
-                found.append((part, MemoryLine.through(one, two)))
+                at_one, at_two = (self.room_of(mine, size) for size in (1, 2))
+                amounts.append((part, MemoryLine.through(at_one, at_two)))
         return self._found[tensors]
 
 
@@ -107,8 +107,8 @@ class _AnySize(MemoryInterpreter):
 
     def _inputs(self, micro: int) -> Amount:
         nbytes = sample_nbytes(self._scenario.workload)
-        one, two = (self._room(n * size for size in nbytes) for n in (1, 2))
-        return MemoryLine.through(one, two)
+        at_one, at_two = (self._room(n * size for size in nbytes) for n in (1, 2))
+        return MemoryLine.through(at_one, at_two)
 
 
 def lines_by_phase(scenario: Scenario, everywhere: bool = False) -> dict[Phase, MemoryLine]:

@@ -45,7 +45,9 @@ class _Measuring:
         self._times: Times = times_of(workload, scenario.strategy, roofline_of(cluster))
         self._slowdown = Slowdown(cluster, scenario.seed)
         self._shapes = [workload.model.known_shapes()]
-        changing = (one.by_chance or one.comes_and_goes() for one in cluster.stragglers)
+        changing = (
+            straggler.by_chance or straggler.comes_and_goes() for straggler in cluster.stragglers
+        )
         self._is_steady = not any(changing)
         self._own: dict[bytes, Floats] = {}
 
@@ -54,10 +56,10 @@ class _Measuring:
         every, batch = self._rule.every, self._workload.global_batch
         assert every is not None
         assert batch is not None
-        found: list[tuple[float, ...]] = []
+        shares: list[tuple[float, ...]] = []
         speed = np.ones(self._n)
         for begin in range(0, max(num_steps - every, 1), every):
-            sizes = self._rule.measured(found).sizes(begin, batch, self._n)
+            sizes = self._rule.measured(shares).sizes(begin, batch, self._n)
             steps = range(begin, min(begin + every, num_steps))
             seconds = np.sum([self._seconds(step, sizes) for step in steps], axis=0)
             done = sizes * len(steps)
@@ -65,10 +67,10 @@ class _Measuring:
             with np.errstate(divide="ignore", invalid="ignore"):
                 speed = np.where(done > 0, done / seconds, speed)
             share = tuple((speed / speed.sum()).tolist())
-            if self._is_steady and found and found[-1] == share:
+            if self._is_steady and shares and shares[-1] == share:
                 break
-            found.append(share)
-        return found
+            shares.append(share)
+        return shares
 
     def _seconds(self, step: int, sizes: Ints) -> Floats:
         """Compute of each rank in a step [s]."""
@@ -106,13 +108,15 @@ def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[Microba
     has_indices = samples.has_indices
     steps = workload.batches(n, scenario.seed, scenario.base, has_indices=has_indices)
     for step, batches in enumerate(steps, 1):
-        found = []
+        pieces_of_step = []
         for micro_step, parts in enumerate(batches.micro):
             shapes, which = samples.shapes(parts)
             for rank, size in enumerate(parts.sizes[:most].tolist()):
                 shape = shapes[which[rank]]
                 if shape not in known:
                     known[shape] = workload.graph.shapes(shape)[output]
-                inputs = tuple((size, *each) for each in shape) if size else ()
-                found.append(MicrobatchPiece(step, micro_step, rank, inputs, (size, *known[shape])))
-        yield found
+                inputs = tuple((size, *size_of_dim) for size_of_dim in shape) if size else ()
+                pieces_of_step.append(
+                    MicrobatchPiece(step, micro_step, rank, inputs, (size, *known[shape]))
+                )
+        yield pieces_of_step

@@ -58,13 +58,13 @@ def together(
     """
     results: list[Any] = [None] * len(scripts)
     waiting = set(range(len(scripts)))
-    told: list[Array | None] = [None] * len(scripts)
+    answers: list[Array | None] = [None] * len(scripts)
 
     def advance(rank: int) -> Array | None:
         if rank not in waiting:
             return None
         try:
-            return scripts[rank].send(told[rank])  # type: ignore[arg-type]  # None starts it
+            return scripts[rank].send(answers[rank])  # type: ignore[arg-type]  # None starts it
         except StopIteration as stop:
             results[rank] = stop.value
             return None
@@ -74,9 +74,9 @@ def together(
         waiting = {rank for rank, part in enumerate(parts) if part is not None}
         if any(part is PAUSE for part in parts):
             yield
-            told = [None] * len(scripts)
+            answers = [None] * len(scripts)
         elif waiting:
-            told = list(answer(_filled(parts)))
+            answers = list(answer(_filled(parts)))
     return results
 
 
@@ -85,8 +85,8 @@ def alone(script: Generator[Any, Any, T]) -> T:
     try:
         next(script)
     except StopIteration as stop:
-        found: T = stop.value
-        return found
+        returned: T = stop.value
+        return returned
     raise AssertionError("the script exchanges with other ranks")
 
 
@@ -141,7 +141,7 @@ class Replicas:
             lambda rank: workload.initial_weights(scenario.seed, rank, scenario.base)
         )
         kept = [buffer.name for buffer in self.graph.buffers]
-        self.buffers = [{name: found.pop(name) for name in kept} for found in drawn]
+        self.buffers = [{name: arrays.pop(name) for name in kept} for arrays in drawn]
         self._buffer_dtype = scenario.strategy.dtypes.buffers
         for rank in range(n):
             self._round_buffers(rank)
@@ -243,30 +243,30 @@ class Replicas:
         if begun is None:
             self._add_gradients(rank, waiting, {})
             return
-        script, told = self.executor.backward(begun.run, begun.kept, begun.slopes), None
+        script, whole = self.executor.backward(begun.run, begun.kept, begun.slopes), None
         behind: tuple[str, ...] = ()
         calls = reversed(self.graph.ready_at)
         while True:
             try:
-                part = script.send(told)  # type: ignore[arg-type]  # None starts it
+                part = script.send(whole)  # type: ignore[arg-type]  # None starts it
             except StopIteration:
                 break
             if part is PAUSE:
                 self._add_gradients(rank, behind, begun.run.gradients)
                 waiting = waiting[len(behind) :]
                 behind = next(calls)
-            told = yield part
+            whole = yield part
         self._add_gradients(rank, waiting, begun.run.gradients)
 
-    def _add_gradients(self, rank: int, names: Sequence[str], found: dict[str, Array]) -> None:
+    def _add_gradients(self, rank: int, names: Sequence[str], gradients: dict[str, Array]) -> None:
         total, constant = self.gradients[rank], self._constant.get(rank, frozenset())
         for name in [name for name in names if name not in constant]:
-            if name not in found:  # no samples: a gradient of zero
-                found[name] = np.zeros(self.shapes[name], self._dtype)
+            if name not in gradients:  # no samples: a gradient of zero
+                gradients[name] = np.zeros(self.shapes[name], self._dtype)
             if name in total:
-                total[name] += found[name]
+                total[name] += gradients[name]
             else:
-                total[name] = found[name]
+                total[name] = gradients[name]
 
     def run_one(self, rank: int, part: Array, scale: float) -> float:
         """Run forward and backward on one rank; its layers must exchange nothing.
@@ -280,8 +280,8 @@ class Replicas:
 
     def inject(self, rank: int, value: float) -> None:
         """Write a value into the first element of a rank's gradient."""
-        found = (name for name in self.graph.ready_order if name in self.gradients[rank])
-        if (first := next(found, None)) is not None:
+        names = (name for name in self.graph.ready_order if name in self.gradients[rank])
+        if (first := next(names, None)) is not None:
             self.gradients[rank][first].reshape(-1)[0] = value
 
     def _room(self, rank: int) -> dict[str, Array]:
@@ -379,10 +379,10 @@ class Replicas:
     def state_dict(self) -> dict[str, Array]:
         """State that is kept from step to step: whole tensors, by rank and name."""
         groups = None if self.shards is None else self.shards.groups
-        found = self.trainer.state_dict(groups)
+        arrays = self.trainer.state_dict(groups)
         for rank, own in enumerate(self.buffers):
-            found |= {f"{rank}/buffers/{name}": value for name, value in own.items()}
-        return without_repeats(found)
+            arrays |= {f"{rank}/buffers/{name}": value for name, value in own.items()}
+        return without_repeats(arrays)
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
         """Load a state; a rank that is not in it gets rank 0's.
@@ -408,8 +408,8 @@ def state_dicts(replicas: Replicas) -> list[dict[str, Array]]:
 
 def identical(replicas: Replicas, who: Participants | None = None) -> bool:
     """Whether all participating ranks have the same weights, bit for bit."""
-    each = whole_weights(replicas)
-    first, *others = each if who is None else [each[rank] for rank in who.ranks]
+    of_ranks = whole_weights(replicas)
+    first, *others = of_ranks if who is None else [of_ranks[rank] for rank in who.ranks]
     return all(
         weights[name].tobytes() == first[name].tobytes() for weights in others for name in first
     )

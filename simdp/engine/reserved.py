@@ -134,9 +134,9 @@ class CachingAllocator:
 
     def _release_cached(self) -> None:
         for blocks in self._free.values():
-            for one in [b for b in blocks if b[-1].before is None and b[-1].after is None]:
-                blocks.remove(one)
-                self.reserved -= one[0]
+            for segment in [b for b in blocks if b[-1].before is None and b[-1].after is None]:
+                blocks.remove(segment)
+                self.reserved -= segment[0]
 
     def _grown(self, size: int, pool: Pool) -> Block:
         """Extend a pool's segment by the pages that are missing."""
@@ -225,9 +225,9 @@ class _Bytes(float):
 
     @classmethod
     def of(cls, nbytes: float, sizes: Iterable[float], is_piece: bool = False) -> _Bytes:
-        found = cls(nbytes)
-        found.sizes, found.is_piece = tuple(sizes), is_piece
-        return found
+        nbytes_of_sizes = cls(nbytes)
+        nbytes_of_sizes.sizes, nbytes_of_sizes.is_piece = tuple(sizes), is_piece
+        return nbytes_of_sizes
 
     def __neg__(self) -> _Bytes:
         return _Bytes.of(-float(self), self.sizes, self.is_piece)
@@ -252,9 +252,9 @@ def _keep_sizes(footprint: Footprint) -> None:
         return _Bytes.of(room(sizes), sizes) if sizes else 0.0
 
     def piece(name: str) -> Amount:
-        found = gradient(name)
-        sizes = getattr(found, "sizes", None)
-        return found if sizes is None else _Bytes.of(float(found), sizes, is_piece=True)
+        nbytes = gradient(name)
+        sizes = getattr(nbytes, "sizes", None)
+        return nbytes if sizes is None else _Bytes.of(float(nbytes), sizes, is_piece=True)
 
     footprint.room, footprint.gradient = sized, piece  # type: ignore[method-assign]
 

@@ -101,21 +101,21 @@ class NominalTimes:
 
         def slowest(activity: str) -> list[float]:
             seconds = self._times.seconds(activity, parts.sizes, *shapes).seconds
-            found: list[float] = seconds.max(axis=1).tolist()
-            return found
+            slowest_rank: list[float] = seconds.max(axis=1).tolist()
+            return slowest_rank
 
-        calls, each = range(len(graph.calls)), slowest("backward")
-        again = np.array(slowest("forward") if facts.recomputed else each)
-        tails = slowest("tail") if facts.tails else [0.0] * len(each)
-        clock, found = each[-1] if len(each) > len(calls) else 0.0, list[float]()
+        calls, of_calls = range(len(graph.calls)), slowest("backward")
+        again = np.array(slowest("forward") if facts.recomputed else of_calls)
+        tails = slowest("tail") if facts.tails else [0.0] * len(of_calls)
+        clock, ready = of_calls[-1] if len(of_calls) > len(calls) else 0.0, list[float]()
         for number in reversed(calls):
             clock += float(again[list(facts.recomputed.get(number, ()))].sum())
-            clock += each[number]
+            clock += of_calls[number]
             for _ in graph.ready_at[number]:
                 clock += hook
-                found.append(clock)
+                ready.append(clock)
             clock += tails[number]
-        return found
+        return ready
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,9 @@ class BatchSamples:
         self._packed = None if packs is None else Packed(workload.graph, packs)
         self.arrays: dict[str, Array] = {}
         if scenario.numerics:
-            found = workload.dataset.arrays(self.model, workload.loss, seed, base)
-            for name in list(found):  # one by one, to limit peak memory
-                array = found.pop(name)
+            arrays = workload.dataset.arrays(self.model, workload.loss, seed, base)
+            for name in list(arrays):  # one by one, to limit peak memory
+                array = arrays.pop(name)
                 floats = array.dtype.kind == "f"
                 self.arrays[name] = array.astype(workload.dtype, copy=False) if floats else array
 
@@ -61,8 +61,8 @@ class BatchSamples:
 
         A rank without samples has full length.
         """
-        found = self.looked_at(parts)
-        return found.shapes, found.which
+        looked_at = self.looked_at(parts)
+        return looked_at.shapes, looked_at.which
 
     def _padded(self, parts: SampleParts) -> tuple[list[tuple[Shape, ...]], Ints]:
         """As `shapes`, without packs."""
@@ -73,10 +73,10 @@ class BatchSamples:
         if self.together:
             longest[:] = longest.max(axis=1, keepdims=True)
         longest[:, parts.sizes == 0] = np.array([shape[0] for shape in full])[:, None]
-        found, which = np.unique(longest, axis=1, return_inverse=True)
+        lengths, which = np.unique(longest, axis=1, return_inverse=True)
         shapes = [
             tuple((int(n), *shape[1:]) for n, shape in zip(column, full, strict=True))
-            for column in found.T
+            for column in lengths.T
         ]
         return shapes, which.reshape(-1)
 
@@ -93,9 +93,9 @@ class BatchSamples:
         length[parts.sizes == 0] = full
         squares = sizes * self._packed.of(length)
         share = np.where(parts.sizes > 0, parts.totals(self._packed.of_packs) / squares, 1.0)
-        found, which = np.unique(np.stack([length, share]), axis=1, return_inverse=True)
-        shapes: list[tuple[Shape, ...]] = [((int(one),),) for one in found[0]]
-        return LookedAt(shapes, which.reshape(-1), tuple(found[1].tolist()))
+        unique, which = np.unique(np.stack([length, share]), axis=1, return_inverse=True)
+        shapes: list[tuple[Shape, ...]] = [((int(tokens),),) for tokens in unique[0]]
+        return LookedAt(shapes, which.reshape(-1), tuple(unique[1].tolist()))
 
     def _longest(self, name: str, part: Ints) -> int:
         return int(self.lengths[name][part].max())

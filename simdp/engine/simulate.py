@@ -79,14 +79,17 @@ def common_to(scenario: Scenario) -> Common:
     """
     cluster, program = scenario.cluster, scenario.program
     of = cluster.device, cluster.ranks_per_device, cluster.allocator
-    for other, devices, found in _KNOWN:
+    for other, devices, common in _KNOWN:
         if other is program and devices == of:
-            return found
-    # Memory is the same on other devices.
-    alike = (one for other, devices, one in _KNOWN if other is program and devices[1:] == of[1:])
-    found = Common(ledger=next((one.ledger for one in alike if one.ledger is not None), None))
-    _KNOWN.append((program, of, found))
-    return found
+            return common
+    ledgers = (  # memory is the same on other devices
+        earlier.ledger
+        for other, devices, earlier in _KNOWN
+        if other is program and devices[1:] == of[1:] and earlier.ledger is not None
+    )
+    common = Common(ledger=next(ledgers, None))
+    _KNOWN.append((program, of, common))
+    return common
 
 
 def plans_of(
@@ -102,12 +105,12 @@ def plans_of(
     ranks, or times the buckets, those of the script.
     """
     program = program or scenario.program
-    asked = [(getattr(scenario.collectives, name), root) for name, root in program.calls]
+    algorithms = [(getattr(scenario.collectives, name), root) for name, root in program.calls]
     in_groups = [name for several in program.groups for name in several.collectives]
-    kinds = [algorithm.kind for algorithm, _ in asked]
+    kinds = [algorithm.kind for algorithm, _ in algorithms]
     kinds += [getattr(scenario.collectives, name).kind for name in in_groups]
     if "auto" not in kinds and not program.scatters:
-        streams = {0: [planner.plan(algorithm, 0.0, root) for algorithm, root in asked]}
+        streams = {0: [planner.plan(algorithm, 0.0, root) for algorithm, root in algorithms]}
         for several in program.groups:
             of_groups = planner.of_groups(several.ranks)
             streams.setdefault(several.stream, []).extend(
@@ -126,20 +129,20 @@ _SCATTERED: deque[tuple[Scenario, Layout, dict[int, list[Plan]]]] = deque(maxlen
 
 def _scattered(scenario: Scenario, planner: Planner) -> dict[int, list[Plan]]:
     """Plans of one process for all devices, which scenarios with other times share."""
-    for other, layout, found in _SCATTERED:
+    for other, layout, streams in _SCATTERED:
         same = other.workload is scenario.workload and other.program is scenario.program
         same = same and other.seed == scenario.seed and layout == planner.layout
         if same and other.collectives == scenario.collectives:
-            return found
-    found = _launched_plans(scenario, planner, scenario.program, WHOLE)
-    _SCATTERED.append((scenario, planner.layout, found))
-    return found
+            return streams
+    streams = _launched_plans(scenario, planner, scenario.program, WHOLE)
+    _SCATTERED.append((scenario, planner.layout, streams))
+    return streams
 
 
 def _launched_plans(
     scenario: Scenario, planner: Planner, program: Program, segment: Segment
 ) -> dict[int, list[Plan]]:
-    found: dict[int, dict[Plan, None]] = {0: {}}
+    streams: dict[int, dict[Plan, None]] = {0: {}}
     if program.scatters or program.facts.foreseen:
         timed = scenario.model_copy(update={"numerics": False})
         slowdown = Slowdown(scenario.cluster, scenario.seed)
@@ -147,13 +150,13 @@ def _launched_plans(
         run = Run(timed, slowdown, planner, segment=segment, mode=mode)
         for op in run.script():
             if isinstance(op, Launch):
-                found.setdefault(op.stream, {})[op.plan] = None
+                streams.setdefault(op.stream, {})[op.plan] = None
     else:
         launcher = Launcher(scenario.collectives, planner, program.groups)
-        for one in program.called:
-            plan = launcher.plan(one.collective, one.nbytes, one.root, one.group)
-            found.setdefault(launcher.stream_of(one.group), {})[plan] = None
-    return {stream: list(plans) for stream, plans in found.items()}
+        for call in program.called:
+            plan = launcher.plan(call.collective, call.nbytes, call.root, call.group)
+            streams.setdefault(launcher.stream_of(call.group), {})[plan] = None
+    return {stream: list(plans) for stream, plans in streams.items()}
 
 
 def most_transfers(scenario: Scenario, planner: Planner) -> int:
@@ -239,13 +242,13 @@ def simulate(
     segment = segment_of(scenario, stop_after, resume)
     segment.check(scenario)
     if fabric == "auto" and stop_after is None and (resume is None or segment.goes_on):
-        found = times_alone(scenario, progress, listen)
-        if found is not None:  # the metrics of a whole run, which are the same without the rest
+        result = times_alone(scenario, progress, listen)
+        if result is not None:  # the metrics of a whole run, which are the same without the rest
             if keep_trace or segment.past is not None:
-                found.trace = trace_of_run(scenario)
+                result.trace = trace_of_run(scenario)
             if keep_state:
-                found.state = simulate_segment(scenario, segment).state
-            return found
+                result.state = simulate_segment(scenario, segment).state
+            return result
     return simulate_segment(scenario, segment, fabric, progress, keep_state)
 
 
@@ -278,9 +281,9 @@ def times_alone(
     if played is None:
         return None
     scenario = played.run.scenario
-    found = _result(scenario, played, played.clock.trace, WHOLE, False)
-    found.trace = TraceToCome(partial(trace_of_run, scenario))
-    return found
+    result = _result(scenario, played, played.clock.trace, WHOLE, False)
+    result.trace = TraceToCome(partial(trace_of_run, scenario))
+    return result
 
 
 def step_metrics(scenario: Scenario) -> Metrics | None:
@@ -481,8 +484,8 @@ def _repeats(run: Run) -> bool:
     first, second = islice(steps, OBSERVED_STEPS)
     if len(first.sizes) != len(second.sizes):  # the last step of an epoch has fewer micro-steps
         return False
-    alike = all((a == b).all() for a, b in zip(first.sizes, second.sizes, strict=True))
-    return alike and run.program.plan(0, first) is run.program.plan(1, second)
+    are_equal = all((a == b).all() for a, b in zip(first.sizes, second.sizes, strict=True))
+    return are_equal and run.program.plan(0, first) is run.program.plan(1, second)
 
 
 def prove_plans(scenario: Scenario) -> None:
@@ -527,13 +530,13 @@ def _result(
     if segment.participants is not None:  # absent ranks are idle
         there = segment.participants.there
         ends[~there] = ends[there].max(axis=0)
-    alike = identical(replicas, segment.participants) if replicas else None
+    are_identical = identical(replicas, segment.participants) if replicas else None
     times = metrics.times(trace, n, len(charged), [record.samples for record in charged], ends)
     steps = None
     if not scenario.strategy.has_server:  # else a step is one rank's update
         steps = range(metrics.num_warm_up(len(charged)), len(charged))
     modelled = rates(scenario, times.throughput_samples_per_s, times.step_time_s, segment, steps)
-    found = replace(
+    run_metrics = replace(
         metrics.with_numbers(times, records),
         **modelled._asdict(),
         bucket_bytes=run.program.bucket_nbytes or None,
@@ -541,29 +544,29 @@ def _result(
         peak_memory_bytes=[int(peak) for peak in peaks],
         reserved_memory_bytes=_reserved(scenario),
         fits_memory=fits(cluster, peaks.tolist()) and fits_host(scenario),
-        replicas_identical=None if scenario.strategy.in_one_process else alike,
+        replicas_identical=None if scenario.strategy.in_one_process else are_identical,
     )
     return Result(
         scenario=scenario.resolved(),
         set={},
-        metrics=found,
+        metrics=run_metrics,
         trace=trace,
         replicas=state_dicts(replicas) if replicas else None,
         outputs=numbers.outputs or None,
         network=network_of(run, clock, traffic, ends),
         server=server,
         participation=participation(run, charged),
-        cost=cost_of(scenario, found),
-        target=target_of(scenario, found, records, ends),
-        gradient_noise=noise_scale([one.squares for one in records if one.squares is not None]),
+        cost=cost_of(scenario, run_metrics),
+        target=target_of(scenario, run_metrics, records, ends),
+        gradient_noise=noise_scale([r.squares for r in records if r.squares is not None]),
         remarks=remarks(scenario)
-        | not_reached(scenario, len(records), found)
-        | too_fast(found)
+        | not_reached(scenario, len(records), run_metrics)
+        | too_fast(run_metrics)
         | unchecked_host_memory(scenario)
         | unlikely_steps(scenario)
         | taken_as_whole(scenario)
         | spared_tiers(clock, traffic, len(charged)),
-        state=run.state(found.simulated_s) if keep_state else None,
+        state=run.state(run_metrics.simulated_s) if keep_state else None,
         step_ends=ends,
         launched=partial(_launched, scenario),
     )

@@ -108,7 +108,7 @@ class State:
             about = json.loads(text.tobytes())
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
-            found = cls(
+            state = cls(
                 scenario=with_current_keys(dict(about["scenario"]), advises=False),
                 num_steps=int(about["num_steps"]),
                 start=Start._make(map(int, about["start"])),
@@ -118,10 +118,10 @@ class State:
                 is_whole=bool(about.get("is_whole", True)),
                 arrays={name: arrays[name] for name in about["arrays"] if name in arrays},
             )
-            if len(found.records) != found.num_steps:
-                raise ValueError(f"it has {len(found.records)} steps of {found.num_steps}")
+            if len(state.records) != state.num_steps:
+                raise ValueError(f"it has {len(state.records)} steps of {state.num_steps}")
             for name, form in about["arrays"].items():
-                there = _form(found.arrays[name]) if name in found.arrays else "missing"
+                there = _form(state.arrays[name]) if name in state.arrays else "missing"
                 if there != form:
                     raise ValueError(f"{name} is {there}, not {form}")
         except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
@@ -129,7 +129,7 @@ class State:
             raise ScenarioError(
                 [f"{path}: is not a state written by run --save-state: {ABOUT}: {why}."]
             ) from None
-        return found
+        return state
 
     def belongs_to(self, scenario: Scenario) -> bool:
         """Whether a scenario is the stopped one, so that the run continues as if uninterrupted.
@@ -286,15 +286,15 @@ def _form(array: Array) -> str:
 
 
 def _flat(raw: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in raw.items():
         place = f"{above}{key}"
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{place}.") or {place: {}}
+            flat |= _flat(value, f"{place}.") or {place: {}}
         else:
-            found[place] = value
-    return found
+            flat[place] = value
+    return flat
 
 
 def _among(key: str, keys: Sequence[str]) -> bool:
-    return any(key == one or key.startswith(f"{one}.") for one in keys)
+    return any(key == section or key.startswith(f"{section}.") for section in keys)

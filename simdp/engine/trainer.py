@@ -157,10 +157,10 @@ class Trainer:
         """Global weights of a rank and their optimizer's state, by name."""
         if not self._global:
             return {}
-        found = {f"global/{name}": weight for name, weight in self._global[rank].items()}
+        arrays = {f"global/{name}": weight for name, weight in self._global[rank].items()}
         for name, state in self._outer_state[rank].items():
-            found |= {f"outer/{part}/{name}": value for part, value in state.items()}
-        return found
+            arrays |= {f"outer/{part}/{name}": value for part, value in state.items()}
+        return arrays
 
     def shard(
         self, places: Sequence[Mapping[str, slice]], groups: Sequence[Sequence[int]], whole: bool
@@ -196,24 +196,24 @@ class Trainer:
         The ranks of a group have all pieces together, and the whole is stored under the first one;
         None: every rank has all.
         """
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for ranks in groups or [[rank] for rank in range(len(self._taken))]:
             first = ranks[0]
             for name in self._optimizers:
-                found[f"{first}/weights/{name}"] = self._whole(name, ranks, self._master)
+                arrays[f"{first}/weights/{name}"] = self._whole(name, ranks, self._master)
                 shapes = self._optimizers[name].state_shapes(self._shapes[name])
                 for part in shapes if name not in self._frozen else ():
                     kept = [{name: own[name][part]} if name in own else {} for own in self._state]
-                    found[f"{first}/{part}/{name}"] = self._whole(name, ranks, kept)
+                    arrays[f"{first}/{part}/{name}"] = self._whole(name, ranks, kept)
         for rank, taken in enumerate(self._taken):
-            found[f"{rank}/taken"] = np.array(taken)
-            found |= {f"{rank}/{key}": value for key, value in self._outer_arrays(rank).items()}
+            arrays[f"{rank}/taken"] = np.array(taken)
+            arrays |= {f"{rank}/{key}": value for key, value in self._outer_arrays(rank).items()}
             if self._global:
-                found[f"{rank}/outer_taken"] = np.array(self._num_outer)
+                arrays[f"{rank}/outer_taken"] = np.array(self._num_outer)
             if self._scalers:
                 scaler = self._scalers[rank]
-                found[f"{rank}/scaler"] = np.array([scaler.scale, float(scaler.growth_tracker)])
-        return found
+                arrays[f"{rank}/scaler"] = np.array([scaler.scale, float(scaler.growth_tracker)])
+        return arrays
 
     def _whole(self, name: str, ranks: Sequence[int], pieces: Sequence[Arrays]) -> Array:
         """Join a tensor, flat, from the pieces of some ranks."""
@@ -224,22 +224,24 @@ class Trainer:
         holders = [rank for rank in ranks if name in self._places[rank]]
         if len(holders) == 1:
             return pieces[holders[0]][name].reshape(-1)
-        found = np.zeros(self._sizes[name], self.workload.dtype)
+        whole = np.zeros(self._sizes[name], self.workload.dtype)
         for rank in ranks:
             if name in self._places[rank]:
-                found[self._places[rank][name]] = pieces[rank][name].reshape(-1)
-        return found
+                whole[self._places[rank][name]] = pieces[rank][name].reshape(-1)
+        return whole
 
     def whole_gradients(self, gradients: Sequence[Arrays], rank: int = 0) -> Arrays:
         """Join copies of the gradients of a rank's group, without the loss scale."""
         ranks = next(group for group in self._groups if rank in group)
-        found, scale = dict[str, Array](), self.loss_scale(rank)
+        gradients_by_name, scale = dict[str, Array](), self.loss_scale(rank)
         for name, size in self._sizes.items():
             first = next((gradients[rank][name] for rank in ranks if name in gradients[rank]), None)
             if first is not None:
                 whole = first if first.size == size else self._whole(name, ranks, gradients)
-                found[name] = whole.reshape(self._shapes[name]) / first.dtype.type(scale)
-        return found
+                gradients_by_name[name] = whole.reshape(self._shapes[name]) / first.dtype.type(
+                    scale
+                )
+        return gradients_by_name
 
     def load_state_dict(self, arrays: Mapping[str, Array]) -> None:
         """Load a state: each rank its own, or its piece of it.
@@ -290,11 +292,11 @@ class Trainer:
         def measure(rank: int) -> tuple[float, bool]:
             return self._measured(rank, gradients[rank]) if active[rank] else (0.0, False)
 
-        each = each_rank(measure, len(self._taken), num_elements)
+        measured = each_rank(measure, len(self._taken), num_elements)
         whole: dict[int, tuple[float, bool]] = {}
         for ranks in self._groups:
-            norm = self._norm_of([each[rank][0] for rank in ranks])
-            bad = any(each[rank][1] for rank in ranks)
+            norm = self._norm_of([measured[rank][0] for rank in ranks])
+            bad = any(measured[rank][1] for rank in ranks)
             whole |= dict.fromkeys(ranks, (norm, bad))
 
         def clip(rank: int) -> None:
@@ -368,15 +370,15 @@ class Trainer:
         }
 
         def begin(rank: int) -> dict[str, tuple[Array, float, float]]:
-            own, found = self._master[rank], {}
+            own, halves = self._master[rank], {}
             for name in trusting if moves[rank] else ():
                 if name in gradients[rank] and name in own:
                     state, t = self._state[rank][name], self._taken[rank] + 1
                     kept = {part: tensor.reshape(-1) for part, tensor in state.items()}
                     weight, gradient = own[name].reshape(-1), gradients[rank][name].reshape(-1)
                     made = trusting[name].measured(weight, gradient, kept, t)
-                    found[name] = made, squares(weight), squares(made)
-            return found
+                    halves[name] = made, squares(weight), squares(made)
+            return halves
 
         if not trusting:
             return [{} for _ in moves]
@@ -468,6 +470,6 @@ class Plateau:
         if STATE not in arrays:
             raise ScenarioError([f"the state has no {STATE}, which this run keeps."])
         best, num_bad, cooldown, reductions, total, count = arrays[STATE].tolist()
-        found = None if np.isnan(best) else best
-        self._seen = Seen(found, int(num_bad), int(cooldown), int(reductions))
+        best_loss = None if np.isnan(best) else best
+        self._seen = Seen(best_loss, int(num_bad), int(cooldown), int(reductions))
         self._sum, self._count = total, int(count)

@@ -137,8 +137,8 @@ class Facts:
         """Call ``make`` on the first use of a key, and cache the result."""
         if key not in self._made:
             self._made[key] = make()
-        found: T = self._made[key]
-        return found
+        cached: T = self._made[key]
+        return cached
 
     @property
     def is_inference(self) -> bool:
@@ -161,15 +161,15 @@ class Facts:
         """Elements of several parameters."""
         return sum(self.sizes[name] for name in names)
 
-    def bucket(self, names: Sequence[str], dtype: str | None = None, **told: Any) -> Bucket:
+    def bucket(self, names: Sequence[str], dtype: str | None = None, **options: Any) -> Bucket:
         """Make a bucket of some gradients; ``dtype`` defaults to theirs.
 
         It allocates its own memory, unless gradients are views of it or ``room`` is given.
         """
         elements, held = self.num_elements(names), dtype or self._gradient_dtype
         nbytes = float(elements * numpy_dtype(held).itemsize)
-        told.setdefault("room", 0.0 if told.get("is_view") else nbytes)
-        return Bucket(tuple(names), elements, held, nbytes, **told)
+        options.setdefault("room", 0.0 if options.get("is_view") else nbytes)
+        return Bucket(tuple(names), elements, held, nbytes, **options)
 
     def node_bandwidth(self) -> float:
         """Bandwidth of a node to other nodes [bytes/s]; infinite with one node."""
@@ -193,13 +193,13 @@ class Facts:
     @cached_property
     def exchanges(self) -> dict[int, Exchanged]:
         """Bytes exchanged by the calls of synchronised layers, by call number."""
-        itemsize, found = self.workload.itemsize, {}
+        itemsize, exchanged = self.workload.itemsize, {}
         for number, call in enumerate(self.graph.calls):
             if isinstance(call.layer, Synchronised):
                 gathered, summed = call.layer.exchanged_elements()
                 whole = float(gathered * self.world_size * itemsize)
-                found[number] = Exchanged(whole, float(summed * itemsize))
-        return found
+                exchanged[number] = Exchanged(whole, float(summed * itemsize))
+        return exchanged
 
     @cached_property
     def recomputed(self) -> dict[int, tuple[int, ...]]:
@@ -258,15 +258,15 @@ class StepContext:
         question, *about = key
         return getattr(self, f"_{question}")(*about)
 
-    def answers(self, asked: dict[tuple[Any, ...], Any]) -> bool:
+    def answers(self, queries: dict[tuple[Any, ...], Any]) -> bool:
         """Whether this step's answers equal the recorded ones of another."""
-        return all(self.answer(key) == known for key, known in asked.items())
+        return all(self.answer(key) == known for key, known in queries.items())
 
     @property
     def num_micro_steps(self) -> int:
         """Number of micro-steps."""
-        found: int = self.ask("micro_steps")
-        return found
+        number: int = self.ask("micro_steps")
+        return number
 
     @property
     def closes_epoch(self) -> bool:
@@ -275,8 +275,8 @@ class StepContext:
 
     def active(self, micro: int | None = None) -> tuple[bool, ...]:
         """Which ranks have samples in a micro-step; with None, in any micro-step."""
-        found: tuple[bool, ...] = self.ask("sampled", micro)
-        return found
+        active: tuple[bool, ...] = self.ask("sampled", micro)
+        return active
 
     def before(self, number: int) -> bool:
         """Whether the step precedes step ``number``, counted from 0."""
@@ -298,13 +298,13 @@ class StepContext:
 
         ``lengths`` are ascending [steps]; ``first`` is the first step that may be queried.
         """
-        found: int | None = self.ask("longest_of_periods", lengths, since, first)
-        return found
+        period: int | None = self.ask("longest_of_periods", lengths, since, first)
+        return period
 
     def ready_times(self, micro: int) -> tuple[float, ...]:
         """See `Nominal`."""
-        found: tuple[float, ...] = self.ask("nominal_times", micro)
-        return found
+        instants: tuple[float, ...] = self.ask("nominal_times", micro)
+        return instants
 
     # Answers ------------------------------------------------------------------------------------
 

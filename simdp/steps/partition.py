@@ -80,16 +80,16 @@ class Partition:
         """Pieces at each place."""
         if self.owners is not None:
             return [{name: slice(0, size) for name, size in mine.items()} for mine in self.owned]
-        found: list[Pieces] = [{} for _ in range(self.num_places)]
+        pieces: list[Pieces] = [{} for _ in range(self.num_places)]
         for unit in range(len(self.units)):
             for place, of_unit in enumerate(self.cut(unit)):
-                found[place] |= {name: mine for name, mine, _ in of_unit}
-        return found
+                pieces[place] |= {name: mine for name, mine, _ in of_unit}
+        return pieces
 
     def cut(self, unit: int) -> list[list[tuple[str, slice, slice]]]:
         """Cut a unit: for each place the names, with slices of the tensor and of the piece."""
         length = self.piece_elements(unit)
-        found: list[list[tuple[str, slice, slice]]] = [[] for _ in range(self.num_places)]
+        pieces: list[list[tuple[str, slice, slice]]] = [[] for _ in range(self.num_places)]
         begin = 0
         for name in self.units[unit]:
             end = begin + self.sizes[name]
@@ -97,9 +97,9 @@ class Partition:
             for place in range(first, last + 1) if end > begin else ():
                 start, stop = max(begin, place * length), min(end, (place + 1) * length)
                 inside = slice(start - place * length, stop - place * length)
-                found[place].append((name, slice(start - begin, stop - begin), inside))
+                pieces[place].append((name, slice(start - begin, stop - begin), inside))
             begin = end
-        return found
+        return pieces
 
     @cached_property
     def owned(self) -> list[dict[str, int]]:
@@ -109,10 +109,10 @@ class Partition:
         computed once per mapping.
         """
         if self.owners is not None:
-            found: list[dict[str, int]] = [{} for _ in range(self.num_places)]
+            owned: list[dict[str, int]] = [{} for _ in range(self.num_places)]
             for name, size in self.sizes.items():
-                found[self.owners[name]][name] = size
-            return found
+                owned[self.owners[name]][name] = size
+            return owned
         edges = {0, self.num_places}
         begins: list[list[int]] = []
         for unit, names in enumerate(self.units):
@@ -132,7 +132,7 @@ class Partition:
 
     def _at(self, place: int, begins: Sequence[Sequence[int]]) -> dict[str, int]:
         """Elements of each parameter at a place; ``begins`` of all tensors in their units."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for unit, starts in enumerate(begins):
             length = self.piece_elements(unit)
             low, high = place * length, (place + 1) * length
@@ -141,14 +141,14 @@ class Partition:
                     break
                 size = min(starts[i + 1], high) - max(starts[i], low)
                 if size > 0:
-                    found[self.units[unit][i]] = size
-        return found
+                    sizes[self.units[unit][i]] = size
+        return sizes
 
     def by_rank(self, of_places: Sequence[float]) -> Floats:
         """Map values of places to ranks, shape `(world_size,)`."""
-        found = np.empty(self.ranks.size)
-        found[self.ranks] = np.asarray(of_places, dtype=float)
-        return found
+        by_rank = np.empty(self.ranks.size)
+        by_rank[self.ranks] = np.asarray(of_places, dtype=float)
+        return by_rank
 
 
 def least_loaded(groups: Sequence[Sequence[Parameter]], world_size: int) -> dict[str, int]:
@@ -222,23 +222,23 @@ class RowPartition(Partition):
 
     def cut_of(self, names: Sequence[str]) -> Cut:
         """Cut some parameters of a unit that share a buffer."""
-        found: Cut = [[] for _ in range(self.num_places)]
+        pieces: Cut = [[] for _ in range(self.num_places)]
         begin = 0
         for name in names:
             length, size = self.lengths[name], self.sizes[name]
             for place in range(-(-size // length) if length else 0):
                 start, stop = place * length, min((place + 1) * length, size)
                 inside = slice(begin, begin + stop - start)
-                found[place].append((name, slice(start, stop), inside))
+                pieces[place].append((name, slice(start, stop), inside))
             begin += length
-        return found
+        return pieces
 
     @cached_property
     def pieces(self) -> list[Pieces]:
-        found: list[Pieces] = [{} for _ in range(self.num_places)]
+        pieces: list[Pieces] = [{} for _ in range(self.num_places)]
         for place, of_place in enumerate(self.cut_of(tuple(self.sizes))):
-            found[place] = {name: mine for name, mine, _ in of_place}
-        return found
+            pieces[place] = {name: mine for name, mine, _ in of_place}
+        return pieces
 
     @cached_property
     def owned(self) -> list[dict[str, int]]:
@@ -246,10 +246,10 @@ class RowPartition(Partition):
         for name, size in self.sizes.items():
             whole = size // max(self.lengths[name], 1)
             edges |= {whole, whole + 1}
-        found: list[dict[str, int]] = []
+        owned: list[dict[str, int]] = []
         for first, stop in pairwise(sorted(e for e in edges if e <= self.num_places)):
-            found += [self._at_place(first)] * (stop - first)
-        return found
+            owned += [self._at_place(first)] * (stop - first)
+        return owned
 
     def _at_place(self, place: int) -> dict[str, int]:
         here = {

@@ -162,7 +162,7 @@ class Program:
     @cached_property
     def plans(self) -> list[Plan]:
         """All different steps of the run."""
-        found: dict[int, Plan] = {}
+        plans: dict[int, Plan] = {}
         waiting, seen = [0, self._num_steps - 1], set[int]()
         while waiting:
             number = waiting.pop()
@@ -171,10 +171,10 @@ class Program:
             seen.add(number)
             for batches in self._kinds:
                 plan = self.plan(number, batches)
-                found[id(plan)] = plan
+                plans[id(plan)] = plan
             for step, _ in self._plans:
                 waiting += (n for key in step.asked for n in _around(key) if n not in seen)
-        return list(found.values())
+        return list(plans.values())
 
     @cached_property
     def steady(self) -> Plan:
@@ -219,8 +219,8 @@ class Program:
     def calls(self) -> list[tuple[str, int]]:
         """Keys and roots of the collectives of all ranks, or of some, without process groups."""
         named = {several.name for several in self.groups}
-        found = [(c.collective, c.root) for c in self.called if c.group not in named]
-        return list(dict.fromkeys(found))
+        calls = [(c.collective, c.root) for c in self.called if c.group not in named]
+        return list(dict.fromkeys(calls))
 
     @cached_property
     def groups(self) -> list[ProcessGroups]:
@@ -290,13 +290,13 @@ class Program:
     @cached_property
     def bucket_nbytes(self) -> list[int]:
         """Bytes of each bucket of gradients in a steady micro-step, in the order of launch."""
-        found: list[int] = []
+        nbytes: list[int] = []
         for op in flat(self.steady):
             if isinstance(op, Batch):
-                found = []
+                nbytes = []
             elif isinstance(op, Take | Reduce | ReduceScatter | ReduceTogether | KeepSums):
-                found.append(int(op.bucket.nbytes))
-        return found
+                nbytes.append(int(op.bucket.nbytes))
+        return nbytes
 
 
 def _around(key: tuple[object, ...]) -> list[int]:
@@ -314,15 +314,15 @@ def _around(key: tuple[object, ...]) -> list[int]:
 @lru_cache(maxsize=16)
 def _one_of_each(lengths: tuple[int, ...], since: int, first: int) -> list[int]:
     """First step that ends each period as the longest one; and one that ends none."""
-    found = [first]
-    for asked in (*lengths, None):
-        by = asked or 1
+    numbers = [first]
+    for length in (*lengths, None):
+        by = length or 1
         number = first + (since - 1 - first) % by
-        longer = asked is not None or lengths[0] > 1
-        while longer and longest_period(number, lengths, since) != asked:
+        longer = length is not None or lengths[0] > 1
+        while longer and longest_period(number, lengths, since) != length:
             number += by
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _room(plan: Plan) -> float:

@@ -185,8 +185,8 @@ class Strategy(Spec):
     @property
     def precision_options(self) -> dict[str, Any]:
         """Options that set a precision and are not None."""
-        found = {key: getattr(self, key, None) for key in PRECISION}
-        return {key: value for key, value in found.items() if value is not None}
+        options = {key: getattr(self, key, None) for key in PRECISION}
+        return {key: value for key, value in options.items() if value is not None}
 
     def averaging(self) -> str:
         """Describe the averages that ranks compute, and how often."""
@@ -308,9 +308,9 @@ def infers(strategy: Strategy | type[Strategy]) -> bool:
     return kind.infer_step is not Strategy.infer_step
 
 
-def copies_charged(asked: bool | None, facts: Facts) -> bool:
+def copies_charged(option: bool | None, facts: Facts) -> bool:
     """Return whether copies of gradients cost time: the strategy's option, else the cluster's."""
-    return facts.overheads.copies if asked is None else asked
+    return facts.overheads.copies if option is None else option
 
 
 def uneven(workload: Workload) -> str | None:
@@ -449,15 +449,15 @@ def own_gradients(facts: Facts, step: StepContext, by_shard: bool = False) -> Op
 
 def fill_up(names: Sequence[str], sizes: Mapping[str, int], most: int) -> list[list[str]]:
     """Sort gradients into buckets of at most ``most``, which close before one that does not fit."""
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     held = 0
     for name in names:
-        if not found or held + sizes[name] > most:
-            found.append([])
+        if not groups or held + sizes[name] > most:
+            groups.append([])
             held = 0
-        found[-1].append(name)
+        groups[-1].append(name)
         held += sizes[name]
-    return found
+    return groups
 
 
 def infer_in_processes(facts: Facts, scatters: bool) -> Ops:
@@ -595,12 +595,12 @@ def agree(facts: Facts, tags: Tags, group: Group = None) -> Ops:
     """
     optimizer = facts.workload.optimizer
     trusting = sum(optimizer.for_parameter(name).trusts for name in facts.ready_order)
-    asked = {
+    numbers_of = {
         "inf or nan": float(facts.workload.precision.scaler() is not None),
         "gradient norm": float(facts.workload.clip_grad_norm is not None),
         "trust ratios": 2.0 * trusting,
     }
-    for label, numbers in asked.items():
+    for label, numbers in numbers_of.items():
         if not numbers:
             continue
         tag = next(tags)

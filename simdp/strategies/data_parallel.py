@@ -76,10 +76,10 @@ class DataParallel(Strategy):
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if workload.global_batch is None:
-            each = workload.samples_per_step(world_size)
+            batch = workload.samples_per_step(world_size)
             return (
                 "kind: data_parallel scatters one batch over its devices; write "
-                f"workload.global_batch: {each} instead of a batch per rank."
+                f"workload.global_batch: {batch} instead of a batch per rank."
             )
         if self.output_device >= world_size:
             return (

@@ -434,20 +434,20 @@ class DDP(Strategy):
         return self.comm_hook.first_alike
 
     def departures(self, workload: Workload) -> list[Departure]:
-        found = super().departures(workload)
+        departures = super().departures(workload)
         if self.comm_hook.kind != "none":
             key = "strategy.comm_hook"
             text = f"gradients are sent {self.sent_as()}"
-            found.append(Departure(self.comm_hook.departure, key, text, {key: "none"}))
+            departures.append(Departure(self.comm_hook.departure, key, text, {key: "none"}))
         if self.backup_ranks:
             text = f"gradients of the {self.backup_ranks} slowest ranks are dropped in every step"
             without = {"strategy.backup_ranks": 0}
-            found.append(Departure("dropped_ranks", "strategy.backup_ranks", text, without))
+            departures.append(Departure("dropped_ranks", "strategy.backup_ranks", text, without))
         if self.join and self.divide_by_initial_world_size:
             text = "gradients are divided by all ranks, also where some have no samples any more"
             key = "strategy.divide_by_initial_world_size"
-            found.insert(0, Departure("last_batch_smaller", key, text, {key: False}))
-        return found
+            departures.insert(0, Departure("last_batch_smaller", key, text, {key: False}))
+        return departures
 
     def sent_as(self) -> str:
         hook = self.comm_hook
@@ -665,8 +665,8 @@ class DDP(Strategy):
     def _bucket(self, facts: Facts, names: Sequence[str], dtype: str | None) -> Bucket:
         """Return a bucket in the gradients' dtype, or in the hook's."""
         is_view = self.gradient_as_bucket_view
-        found = facts.bucket(names, is_view=is_view, is_compressed=dtype is not None)
-        return found._replace(dtype=dtype or found.dtype)
+        bucket = facts.bucket(names, is_view=is_view, is_compressed=dtype is not None)
+        return bucket._replace(dtype=dtype or bucket.dtype)
 
     def _used_map(self, facts: Facts, iteration: int, tags: Tags) -> Iterator[AllReduce]:
         if not iteration if self.static_graph else self.find_unused_parameters:
@@ -745,11 +745,11 @@ class Apex(Strategy):
         return uneven(workload)
 
     def departures(self, workload: Workload) -> list[Departure]:
-        found = super().departures(workload)
+        departures = super().departures(workload)
         if not self.gradient_average:
             key, text = "strategy.gradient_average", "gradients are summed over the ranks"
-            found.append(Departure("loss_sum_not_averaged", key, text, {key: True}))
-        return found
+            departures.append(Departure("loss_sum_not_averaged", key, text, {key: True}))
+        return departures
 
     def buckets(
         self, parameters: Sequence[Parameter], ready: Sequence[str], iteration: int

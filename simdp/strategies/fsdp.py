@@ -99,7 +99,7 @@ def row_units(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[RowUnit
 
     ``modules`` are all units, the root first.
     """
-    learned, found = set(graph.ready_order), []
+    learned, units = set(graph.ready_order), []
     for number, module in enumerate(modules):
         if module.last < 0:
             continue
@@ -107,10 +107,10 @@ def row_units(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[RowUnit
         names = tuple(name for name in module.parameters if name in learned)
         first, last = module.first, module.last
         flows = any(graph.flows[first : last + 1])
-        found.append(
+        units.append(
             RowUnit(number, module.label, first, last, module.stays, is_late, names, flows)
         )
-    return sorted(found, key=lambda unit: (unit.number > 0, unit.first))
+    return sorted(units, key=lambda unit: (unit.number > 0, unit.first))
 
 
 def divisors(num_ranks: int, dtype: str) -> tuple[float, float]:
@@ -446,9 +446,9 @@ class PerParameter(Strategy):
                 f"reshard_after_forward: {kept} does not divide the {size} ranks that share a "
                 f"unit; use true, false or one of {divisors_of(size)}."
             )
-        found = unknown_unit(self.units, workload) or low_problem(self.param_dtype, workload)
-        found = found or output_problem(self.output_dtype, self.param_dtype)
-        return found or self._mixed_outputs(workload) or uneven(workload)
+        problem = unknown_unit(self.units, workload) or low_problem(self.param_dtype, workload)
+        problem = problem or output_problem(self.output_dtype, self.param_dtype)
+        return problem or self._mixed_outputs(workload) or uneven(workload)
 
     def _mixed_outputs(self, workload: Workload) -> str | None:
         """Refuse an ``output_dtype_at`` without effect, or with which torch fails; or None."""

@@ -86,7 +86,7 @@ def units_in_use(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[Unit
 
     ``modules`` are all units, the root first; it is needed throughout forward.
     """
-    found = []
+    units = []
     uses = [{p.name for p in call.layer.parameters()} for call in graph.calls]
     for number, module in enumerate(modules):
         if module.last < 0:
@@ -98,8 +98,8 @@ def units_in_use(graph: ModelGraph, modules: Sequence[UnitModules]) -> list[Unit
             first_used = next(needed, 0)
         else:  # it goes when the gradient of its module's input is there, or at the end
             first_used = first if number and any(graph.needs[first]) else 0
-        found.append(Unit(number, first, last, last, first_used, learns, flows))
-    return sorted(found, key=lambda unit: (unit.number > 0, unit.first))
+        units.append(Unit(number, first, last, last, first_used, learns, flows))
+    return sorted(units, key=lambda unit: (unit.number > 0, unit.first))
 
 
 class UnitWalk:

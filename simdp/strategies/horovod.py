@@ -205,11 +205,11 @@ class Horovod(Strategy):
         return self
 
     def departures(self, workload: Workload) -> list[Departure]:
-        found = super().departures(workload)
+        departures = super().departures(workload)
         if self.compression != "none":
             key, text = "strategy.compression", f"gradients are sent as {self.compression}"
-            found.append(Departure("compressed_gradients", key, text, {key: "none"}))
-        return found
+            departures.append(Departure("compressed_gradients", key, text, {key: "none"}))
+        return departures
 
     def sent_as(self) -> str:
         return super().sent_as() if self.compression == "none" else f"as {self.compression}"
@@ -271,12 +271,12 @@ class Horovod(Strategy):
         ready += [end] * len(facts.unused)
         dtype = "float16" if self.compression == "fp16" else None
         charged = copies_charged(self.charge_copies, facts)
-        found = []
+        messages = []
         for members in self._grouped(facts, ready, [facts.sizes[name] for name in names]):
             last = ready[members[-1]]
             copied = charged and (len(members) > 1 or dtype is not None)
             of_group = [names[number] for number in members]
-            found.append(
+            messages.append(
                 Message(
                     facts.bucket(of_group, dtype, is_compressed=dtype is not None, room=0.0),
                     wait=next_cycle(last, self.cycle_time) - last,
@@ -284,7 +284,7 @@ class Horovod(Strategy):
                     copied_back=copied,
                 )
             )
-        return found
+        return messages
 
     def _grouped(
         self, facts: Facts, ready: Sequence[float], num_elements: Sequence[int]

@@ -74,13 +74,13 @@ def _periods(value: object) -> object:
             f"{shown(value)} has no periods; write the ranks that average for each, such as "
             "{2: node, 8: world}."
         )
-    found: dict[int, object] = {}
+    sizes: dict[int, object] = {}
     for key, size in value.items():
         period = int(key) if isinstance(key, str) and key.isdecimal() else key
         if not isinstance(period, int) or period is True or not 1 <= period <= MAX_INT:
             raise problem(f"{shown(key)} is not a period; write a whole number of steps from 1.")
-        found[period] = _a_size(size, f"{period}: ", WORDS)
-    return dict(sorted(found.items()))
+        sizes[period] = _a_size(size, f"{period}: ", WORDS)
+    return dict(sorted(sizes.items()))
 
 
 AnySize = Literal["node", "world"] | Int
@@ -284,14 +284,14 @@ class LocalSGD(Strategy):
     def averaging(self) -> str:
         periods = self.period_group_size_dict or {self.local_steps: "world"}
         words = {"node": " within a node", "world": ""}
-        found = [
+        phrases = [
             f"every {period} steps{words.get(str(size), f' among {size} ranks')}"
             for period, size in periods.items()
         ]
         inside = self.subgroup
         among = words.get(str(inside), f" among {inside} ranks")
         gradients = "" if inside == "none" else f", gradients{among} in every step"
-        return f"weights {', '.join(found)}{gradients}"
+        return f"weights {', '.join(phrases)}{gradients}"
 
     def after_warmup(self) -> Self:
         return self.model_copy(update={"warmup_steps": 0, "averager_warmup_steps": None})
@@ -320,7 +320,8 @@ class LocalSGD(Strategy):
         if present is None:
             return active
         return tuple(
-            one and counts for one, counts in zip(active, present.counted.tolist(), strict=True)
+            is_active and counts
+            for is_active, counts in zip(active, present.counted.tolist(), strict=True)
         )
 
     def _averaged(self, facts: Facts, step: StepContext) -> Ops:

@@ -86,14 +86,16 @@ def sample_nbytes(workload: Workload) -> list[float]:
     model, itemsize = workload.model, workload.itemsize
     if model.timed:
         return []
-    found = []
+    nbytes = []
     for name, shape in zip(model.graph.inputs, model.known_shapes(), strict=True):
         integer = model.num_tokens(name) is not None
-        found.append(float(prod(shape) * (INTEGER_ITEMSIZE if integer else itemsize)))
+        nbytes.append(float(prod(shape) * (INTEGER_ITEMSIZE if integer else itemsize)))
     if workload.mode == "training":
-        each = INTEGER_ITEMSIZE if workload.loss.of_classes else itemsize
-        found.append(float(prod(workload.loss.target_shape(model.output_shape())) * each))
-    return found
+        target_itemsize = INTEGER_ITEMSIZE if workload.loss.of_classes else itemsize
+        nbytes.append(
+            float(prod(workload.loss.target_shape(model.output_shape())) * target_itemsize)
+        )
+    return nbytes
 
 
 def update_temporaries(
@@ -199,18 +201,18 @@ def _host_dealt(
     """Bytes of all ranks' arrays that have pieces: at the cut, and at the fullest of a step."""
     world_size, itemsize = dealt.ranks.size, workload.itemsize
     state, master = _num_state(workload) * itemsize, workload.precision.has_master
-    one = sum(dealt.sizes.values()) * itemsize
-    whole, groups = float(world_size * one), len(dealt.ranks)
-    cut = (1 + master) * whole + world_size * state + groups * (one + state)
+    replica = sum(dealt.sizes.values()) * itemsize
+    whole, groups = float(world_size * replica), len(dealt.ranks)
+    cut = (1 + master) * whole + world_size * state + groups * (replica + state)
     # Pieces of weights that stay whole, and have no master weights, are views.
-    pieces = groups * (state + one * (master or not dealt.kept.weights))
+    pieces = groups * (state + replica * (master or not dealt.kept.weights))
     kept = pieces + dealt.kept.weights * whole
     if dealt.kept.gradients:
         return [cut, kept + 2 * whole + passing]  # with the buffers in which they travel
     units = [world_size * itemsize * dealt.unit_elements(i) for i in range(len(dealt.units))]
     gathered = float(world_size * itemsize * program.gathered_elements)
     # Activations are there before gradients; these are whole, and flat, one unit at a time.
-    return [cut, kept + gathered + passing, kept + gathered + groups * one + 2 * max(units)]
+    return [cut, kept + gathered + passing, kept + gathered + groups * replica + 2 * max(units)]
 
 
 def _host_lasting(workload: Workload, strategy: Strategy, program: Program) -> float:
@@ -261,8 +263,8 @@ def _host_outputs(workload: Workload, world_size: int, num_samples: int) -> floa
     """Bytes of what inference makes of every sample of a run, which is its result."""
     if workload.mode == "training":
         return 0.0
-    steps, each = workload.steps, workload.samples_per_step(world_size)
-    samples = (workload.epochs or 1) * num_samples if steps is None else steps * each
+    steps, batch = workload.steps, workload.samples_per_step(world_size)
+    samples = (workload.epochs or 1) * num_samples if steps is None else steps * batch
     return float(samples * prod(workload.model.output_shape()) * workload.itemsize)
 
 
@@ -277,7 +279,7 @@ def _host_passing(workload: Workload, world_size: int, cores: int, in_turn: bool
     accumulate = workload.grad_accum
     again = (len(accumulate) if isinstance(accumulate, list) else accumulate) > 1
     whole = workload.graph.num_parameters * itemsize
-    each = micro_step_nbytes(workload, max(largest_microbatches(workload, world_size)))
+    of_samples = micro_step_nbytes(workload, max(largest_microbatches(workload, world_size)))
     parameters = workload.graph.parameters
     kernels = (p.num_elements for p in parameters if len(p.shape) == CONVOLUTION_AXES)
     laid_out = LAID_OUT * max(kernels, default=0) * itemsize
@@ -288,7 +290,7 @@ def _host_passing(workload: Workload, world_size: int, cores: int, in_turn: bool
     rounding = LAID_OUT * low * max(p.num_elements for p in parameters) * itemsize
     rounded = workload.precision.has_master * whole  # else they are among the activations
     on_cores = again * whole + max(laid_out, rounding)
-    return float(several * ((1 + low) * each + rounded) + cores * on_cores)
+    return float(several * ((1 + low) * of_samples + rounded) + cores * on_cores)
 
 
 def host_memory() -> float:

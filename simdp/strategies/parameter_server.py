@@ -111,16 +111,16 @@ class ParameterServer(Strategy):
         return ServerOptions(self.server, self.updates, self.backup, self.max_staleness)
 
     def departures(self, workload: Workload) -> list[Departure]:
-        found = list[Departure]()
+        departures = list[Departure]()
         if self.updates == "asynchronous":
             text = "a gradient is applied when it arrives, to weights that others have changed"
             key = "strategy.updates"
             without = {key: "synchronous", "strategy.max_staleness": None}
-            found.append(Departure("stale_gradients", key, text, without))
+            departures.append(Departure("stale_gradients", key, text, without))
         if self.backup:
             key, text = "strategy.backup", f"the {self.backup} slowest gradients are dropped"
-            found.append(Departure("dropped_ranks", key, text, {key: 0}))
-        return found or [of_weights(workload, AVERAGED)]
+            departures.append(Departure("dropped_ranks", key, text, {key: 0}))
+        return departures or [of_weights(workload, AVERAGED)]
 
     def averaging(self) -> str:
         if self.updates == "asynchronous":

@@ -52,11 +52,11 @@ def _matching(pattern: str, paths: Sequence[str]) -> list[str]:
     if not set(pattern) & set("*?["):
         return [pattern]
     parts = pattern.split(".")
-    found = [path for path in paths if path.count(".") == pattern.count(".")]
+    candidates = [path for path in paths if path.count(".") == pattern.count(".")]
     return [
         path
-        for path in found
-        if all(fnmatchcase(one, part) for one, part in zip(path.split("."), parts, strict=True))
+        for path in candidates
+        if all(fnmatchcase(name, part) for name, part in zip(path.split("."), parts, strict=True))
     ]
 
 
@@ -110,11 +110,11 @@ def _around(
 
 def _users(graph: ModelGraph) -> dict[str, list[int]]:
     """Return the calls that use each parameter, in order."""
-    found: dict[str, list[int]] = {}
+    users: dict[str, list[int]] = {}
     for number, call in enumerate(graph.calls):
         for parameter in call.layer.parameters():
-            found.setdefault(parameter.name, []).append(number)
-    return found
+            users.setdefault(parameter.name, []).append(number)
+    return users
 
 
 def unknown_unit(units: Units, workload: Workload) -> str | None:

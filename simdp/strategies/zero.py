@@ -381,8 +381,8 @@ class Zero1(Strategy):
         sent: list[int] = []
         for root, owned in enumerate(partition.owned):
             names = [name for name in partition.sizes if name in owned] if owned else []
-            each = [names] if self.parameters_as_bucket_view else [[name] for name in names]
-            for number, together in enumerate(each):
+            messages = [names] if self.parameters_as_bucket_view else [[name] for name in names]
+            for number, together in enumerate(messages):
                 if together:
                     sent.append(next(tags))
                     nbytes = float(facts.num_elements(together) * facts.weight_itemsize)
@@ -512,19 +512,19 @@ def trace_of(facts: Facts, partition: Partition) -> UseTrace:
         tuple(sorted({partition.unit_of[p.name] for p in call.layer.parameters()}))
         for call in calls
     ]
-    found = UseTrace([], {}, {})
+    trace = UseTrace([], {}, {})
     for call in range(len(calls)):
         if own[call]:
-            found.forward[call] = len(found.uses)
-            found.uses.append(Use(own[call], own[call]))
+            trace.forward[call] = len(trace.uses)
+            trace.uses.append(Use(own[call], own[call]))
     for call in reversed(range(len(calls))):
         again = [unit for inside in facts.recomputed.get(call, ()) for unit in own[inside]]
         here = own[call] if facts.graph.flows[call] else ()
         needed = tuple(dict.fromkeys([*here, *again]))
         if needed:
-            found.backward[call] = len(found.uses)
-            found.uses.append(Use(needed, own[call]))
-    return found
+            trace.backward[call] = len(trace.uses)
+            trace.uses.append(Use(needed, own[call]))
+    return trace
 
 
 class Fetcher:
@@ -552,8 +552,8 @@ class Fetcher:
         self.pending = set[int]()
         self.live = sum(map(partition.unit_elements, persistent))
         self.queue = [(place, u) for place, use in enumerate(trace.uses) for u in use.units]
-        each = [sum(map(partition.unit_elements, use.units)) for use in trace.uses]
-        self.passed = [0, *accumulate(each)]  # elements used before each place
+        elements = [sum(map(partition.unit_elements, use.units)) for use in trace.uses]
+        self.passed = [0, *accumulate(elements)]  # elements used before each place
         self.places: dict[int, list[int]] = {}
         for place, unit in self.queue:
             self.places.setdefault(unit, []).append(place)
@@ -578,16 +578,16 @@ class Fetcher:
         while self.ahead < len(self.queue) and self.queue[self.ahead][0] <= place:
             self.ahead += 1
         most = min(self.rules.max_live_parameters - self.live, self.rules.prefetch_bucket_size)
-        found: list[int] = []
+        units: list[int] = []
         held = 0
         while self.ahead < len(self.queue) and held < most:
             used_at, unit = self.queue[self.ahead]
             self.ahead += 1
             self.fetched_for[unit] = used_at
-            if unit not in self.there and unit not in self.persistent and unit not in found:
-                found.append(unit)
+            if unit not in self.there and unit not in self.persistent and unit not in units:
+                units.append(unit)
                 held += self.partition.unit_elements(unit)
-        yield from self._gather(found)
+        yield from self._gather(units)
 
     def _gather(self, units: Sequence[int]) -> Ops:
         if units:

@@ -222,10 +222,10 @@ def _counts(path: Path) -> tuple[tuple[float, int], ...]:
     for line, nodes_alive in zip(lines, alive, strict=True):
         if nodes_alive % 1:
             raise at(path, line, f"alive {nodes_alive:.12g} is not a whole number.")
-    found = {
+    counts = {
         time - times[0]: int(nodes_alive) for time, nodes_alive in zip(times, alive, strict=True)
     }
-    return tuple(found.items())
+    return tuple(counts.items())
 
 
 # Trace --------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _event(path: Path, line: TableLine, cause: str) -> FailureEvent:
     repair = number(path, line, "repair_s") if cells.get("repair_s") else 0.0
     known: tuple[Effect, ...] = get_args(Effect)
     given = cells.get("effect") or "fail"
-    effect = next((one for one in known if one == given), None)
+    effect = next((name for name in known if name == given), None)
     if effect is None:
         raise at(path, line, unknown_name("effect", given, known))
     nodes = _nodes(path, line)

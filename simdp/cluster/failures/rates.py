@@ -217,8 +217,8 @@ class Hazard(Failures):
 
 def chosen(summed: Floats, shares: Floats) -> Ints:
     """Choose units by weight, given cumulative weights and uniform ``shares`` in [0, 1)."""
-    found: Ints = np.searchsorted(summed, shares * summed[-1], side="right")
-    return np.minimum(found, len(summed) - 1)
+    places: Ints = np.searchsorted(summed, shares * summed[-1], side="right")
+    return np.minimum(places, len(summed) - 1)
 
 
 class Exponential(Hazard):
@@ -318,9 +318,9 @@ class Renewal(Hazard):
                 upcoming[active] = grid[np.arange(len(active)), num_within]
                 active = active[upcoming[active] < number * width]
             if times:
-                found = np.concatenate(times)
-                order = np.argsort(found, kind="stable")
-                yield found[order], np.concatenate(units)[order]
+                instants = np.concatenate(times)
+                order = np.argsort(instants, kind="stable")
+                yield instants[order], np.concatenate(units)[order]
             number += 1
 
 
@@ -461,13 +461,13 @@ class EmpiricalFailures(Renewal):
     def gaps(self, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
         low, high = self.parts
         part, share = random.integers(len(low), size=shape), random.random(shape)
-        found: Floats = low[part] + share * (high[part] - low[part])
-        return found
+        gaps: Floats = low[part] + share * (high[part] - low[part])
+        return gaps
 
     def lives(self, num_units: int, random: np.random.Generator) -> Floats:
         """Draw a component by its mean, then its length: the square root of a uniform number."""
         low, high = self.parts
         part = chosen(np.cumsum(low + high), random.random(num_units))
         share = random.random(num_units)
-        found: Floats = np.sqrt(low[part] ** 2 + share * (high[part] ** 2 - low[part] ** 2))
-        return found
+        lives: Floats = np.sqrt(low[part] ** 2 + share * (high[part] ** 2 - low[part] ** 2))
+        return lives

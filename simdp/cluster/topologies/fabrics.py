@@ -417,8 +417,8 @@ class DragonflyTopology(Topology):
 
     def _gate(self, group: Ints, other: Ints, g: int) -> Ints:
         """Return the router of a group with its link to another group."""
-        each = max(-(-(g - 1) // self.routers_per_group), 1)
-        return group * self.routers_per_group + ((other - group) % g - 1) // each
+        per_router = max(-(-(g - 1) // self.routers_per_group), 1)
+        return group * self.routers_per_group + ((other - group) % g - 1) // per_router
 
     def num_links(self, n: int, per_node: int = 1) -> int:
         return self._sizes(n)[3]

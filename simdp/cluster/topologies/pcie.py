@@ -513,12 +513,12 @@ class NvidiaSmiTopology(PcieTopology):
         """Return NVLinks between n GPUs and, as vertex n, their switch."""
         counts = np.array(self.parsed.nvlinks)
         sums = int(counts.sum(axis=1).max())
-        each = self.nvlinks or (sums if sums <= MOST_NVLINKS else int(counts.max()))
-        if sums > each:
-            own = np.minimum(counts.max(axis=1)[:n], each) / each
+        num_nvlinks = self.nvlinks or (sums if sums <= MOST_NVLINKS else int(counts.max()))
+        if sums > num_nvlinks:
+            own = np.minimum(counts.max(axis=1)[:n], num_nvlinks) / num_nvlinks
             return tuple(Edge(u, n, float(own[u])) for u in range(n) if own[u])
         return tuple(
-            Edge(u, v, float(counts[u, v] / each))
+            Edge(u, v, float(counts[u, v] / num_nvlinks))
             for u in range(n)
             for v in range(u + 1, n)
             if counts[u, v]
@@ -527,11 +527,11 @@ class NvidiaSmiTopology(PcieTopology):
     def _nvlink_routes(self, n: int) -> Ints:
         """Return routes over at most two NVLinks, `(n, n, 2)`, as NCCL takes them; -1 for none."""
         table = route_table(self._edges(n), n)
-        found = np.full((n, n, 2), -1, dtype=np.int64)
+        routes = np.full((n, n, 2), -1, dtype=np.int64)
         short = np.all(table[:, :, 2:] < 0, axis=2)
         reach = table[:, :, :2]
-        found[:, :, : reach.shape[2]] = np.where(short[:, :, None], reach, -1)
-        return found
+        routes[:, :, : reach.shape[2]] = np.where(short[:, :, None], reach, -1)
+        return routes
 
     def _tree(self, n: int, per_node: int) -> PcieTree:
         groups, gpus = self.parsed.groups, len(self.parsed.gpus)

@@ -115,11 +115,11 @@ def share_of(
 
     ``bandwidth`` is the datasheet's, of all cards of a node together [bytes/s].
     """
-    found = pooled(place, name, "share", without)
-    if found.is_published:
+    constant = pooled(place, name, "share", without)
+    if constant.is_published:
         share = float(_file()["published"][place][protocol])
     else:
-        share = found.value * PAYLOAD[protocol]
+        share = constant.value * PAYLOAD[protocol]
     if name != "tcp":
         return share
     flow = pooled(place, name, "flow", without).value * flow_growth(bandwidth)
@@ -145,8 +145,8 @@ def _number(value: Any) -> float:
 
 @cache
 def _file() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = read_yaml(Path(__file__).parent / "pool.yaml")
-    return found
+    pool: Mapping[str, Any] = read_yaml(Path(__file__).parent / "pool.yaml")
+    return pool
 
 
 # Ways ---------------------------------------------------------------------------------------------
@@ -562,15 +562,15 @@ class NcclCost(Cost):
             If no algorithm supports it.
         """
         key = (collective, nbytes, wiring)
-        found = self.known.get(key)
-        if found is None:
+        chosen = self.known.get(key)
+        if chosen is None:
             if wrong := self.problem_with(collective, wiring):
                 raise ValueError(wrong)
             if len(self.known) >= MAX_KNOWN:
                 self.known.clear()
             every = self.choices(collective, nbytes, wiring)
-            found = self.known[key] = min(every, key=lambda choice: choice.seconds)
-        return found
+            chosen = self.known[key] = min(every, key=lambda choice: choice.seconds)
+        return chosen
 
     def choices(self, collective: str, nbytes: float, wiring: Wiring) -> Iterator[ProtocolChoice]:
         """Yield all candidates of a collective, and their times."""

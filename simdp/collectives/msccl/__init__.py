@@ -139,7 +139,7 @@ class _Scheduler:
         return self.output + offset
 
     def schedule(self) -> MscclAlgorithm:
-        everything = [act for found in self.acts.values() for act in found]
+        everything = [act for acts in self.acts.values() for act in acts]
         for act in everything:
             self._note_accesses(act)
         for act in everything:
@@ -314,21 +314,21 @@ def load(text: str, where: str, collective: str) -> Loaded:
         round, rank and chunk.
     """
     program = read_program(text, where, collective)
-    found = schedule(program, where)
+    algorithm = schedule(program, where)
     plan = Plan(
         collective=collective,
         world_size=len(program.gpus),
         num_chunks=program.num_chunks,
-        root=found.root,
-        rounds=partial(iter, found.rounds),
+        root=algorithm.root,
+        rounds=partial(iter, algorithm.rounds),
         offsets=even_offsets(program.num_chunks),
-        num_scratch=found.num_scratch,
+        num_scratch=algorithm.num_scratch,
     )
     try:
         prove(plan)
     except PlanError as error:
         raise ScenarioError([f"{where}: {error}"]) from None
-    return Loaded(plan.world_size, plan.num_chunks, found)
+    return Loaded(plan.world_size, plan.num_chunks, algorithm)
 
 
 class Msccl(Simple):

@@ -158,14 +158,14 @@ class _Reader:
 
     def numbered(self, parent: XmlElement, name: str, most: int) -> dict[int, XmlElement]:
         """Return elements by their unique ``id``."""
-        found: dict[int, XmlElement] = {}
+        elements: dict[int, XmlElement] = {}
         for element in self.children(parent, name):
             number = self.number(element, "id", 0, most)
-            if number in found:
-                first = found[number].line
+            if number in elements:
+                first = elements[number].line
                 raise self.wrong(element.line, f"<{name}> {number} is already in line {first}.")
-            found[number] = element
-        return found
+            elements[number] = element
+        return elements
 
     def children(self, parent: XmlElement, name: str) -> list[XmlElement]:
         for element in parent.children:
@@ -199,8 +199,8 @@ class _Reader:
         for rank in range(self.num_ranks):
             if rank not in gpus:
                 raise self.wrong(top.line, f"has no <gpu> {rank}, but ngpus {self.num_ranks}.")
-        each = [self.gpu(gpus[rank], rank) for rank in range(self.num_ranks)]
-        return MscclProgram(self.collective, self.num_chunks, in_place, each)
+        programs = [self.gpu(gpus[rank], rank) for rank in range(self.num_ranks)]
+        return MscclProgram(self.collective, self.num_chunks, in_place, programs)
 
     def gpu(self, element: XmlElement, rank: int) -> Gpu:
         piece = self.num_chunks // self.num_ranks
@@ -327,15 +327,15 @@ Acts = dict[tuple[int, int, int], list[Act]]
 
 def acts_of(program: MscclProgram) -> Acts:
     """Split every step into acts."""
-    found: Acts = {}
+    acts_by_step: Acts = {}
     for rank, block, number, step in program.steps():
         acts = []
         if step.kind in RECEIVES:
             acts.append(Act(rank, block, number, step, "in"))
         if step.kind in SENDS:
             acts.append(Act(rank, block, number, step, "out"))
-        found[rank, block, number] = acts or [Act(rank, block, number, step, "home")]
-    return found
+        acts_by_step[rank, block, number] = acts or [Act(rank, block, number, step, "home")]
+    return acts_by_step
 
 
 def pairs_of(program: MscclProgram, acts: Acts, where: str) -> list[tuple[Act, Act]]:
@@ -348,7 +348,9 @@ def pairs_of(program: MscclProgram, acts: Acts, where: str) -> list[tuple[Act, A
     """
     ends: dict[str, dict[tuple[int, int, int], list[Act]]] = {"in": {}, "out": {}}
     owner: dict[tuple[str, int, int, int], int] = {}
-    for act in (act for found in acts.values() for act in found if act.role != "home"):
+    for act in (
+        act for acts_of_step in acts.values() for act in acts_of_step if act.role != "home"
+    ):
         block = program.gpus[act.rank].blocks[act.block]
         there = (act.rank, block.send) if act.role == "out" else (block.recv, act.rank)
         connection = (*there, block.channel)
@@ -411,15 +413,15 @@ def take_turns(acts: Acts, pairs: list[tuple[Act, Act]], where: str) -> None:
         before[then].append((first, turns))
         after[first].append((then, turns))
 
-    for (rank, block, number), found in acts.items():
-        chain = ([acts[rank, block, number - 1][-1]] if number else []) + found
+    for (rank, block, number), acts_of_step in acts.items():
+        chain = ([acts[rank, block, number - 1][-1]] if number else []) + acts_of_step
         for first, then in pairwise(chain):
             follow(first, then, 1)
-        if found[0].step.after is not None:
-            follow(acts[(rank, *found[0].step.after)][-1], found[0], 1)
+        if acts_of_step[0].step.after is not None:
+            follow(acts[(rank, *acts_of_step[0].step.after)][-1], acts_of_step[0], 1)
     for send, receive in pairs:
         follow(send, receive, 0)
-    everything = [act for found in acts.values() for act in found]
+    everything = [act for acts_of_step in acts.values() for act in acts_of_step]
     waiting = {act: len(before[act]) for act in everything}
     ready = [act for act in everything if not waiting[act]]
     for act in ready:
@@ -442,6 +444,6 @@ def _circle(
         act = next(first for first, _ in before[act] if waiting[first])
         walked.append(act)
     circle = walked[walked.index(act) : -1]
-    steps = list(dict.fromkeys(str(each) for each in circle))
+    steps = list(dict.fromkeys(str(act_in_circle) for act_in_circle in circle))
     waits = ", which waits for ".join([*steps, steps[0]])
     return f"{where}:{act.step.line}: steps wait for each other in a circle: {waits}."

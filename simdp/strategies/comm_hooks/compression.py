@@ -306,15 +306,15 @@ class PowerSGD(_LateHook):
 
     def factors(self, tensors: Sequence[Parameter]) -> list[Factor]:
         """Return the factors of each tensor worth compressing, grouped by shape."""
-        found: dict[tuple[int, int], list[Factor]] = {}
+        by_shape: dict[tuple[int, int], list[Factor]] = {}
         for tensor in tensors:
             rows = tensor.shape[0] if tensor.shape else 1
             columns = prod(tensor.shape[1:])
             rank = min(rows, columns, self.rank)
             if (rows + columns) * rank * self.min_compression_rate < rows * columns:
                 factor = Factor(tensor.name, rows, columns, rank)
-                found.setdefault((rows, columns), []).append(factor)
-        return [factor for factors in found.values() for factor in factors]
+                by_shape.setdefault((rows, columns), []).append(factor)
+        return [factor for factors in by_shape.values() for factor in factors]
 
     def setup(self, facts: Facts) -> Ops:
         """Allocate P, Q and the errors, even if a later step is the first to use them."""

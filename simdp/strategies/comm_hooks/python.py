@@ -110,12 +110,12 @@ def read_hook(path: Path, name: str) -> Hook:
         If the file is missing, is not valid Python, raises, or lacks the function.
     """
     inside = _inside(path, read_text(path, "a comm hook is Python"))
-    found = inside.get(name)
-    if not callable(found):
+    function = inside.get(name)
+    if not callable(function):
         functions = [key for key, value in inside.items() if callable(value)]
         known = sorted(key for key in functions if not key.startswith("_"))
         raise ScenarioError([f"{path}: {unknown_name('function', name, known)}"])
-    hook: Hook = found
+    hook: Hook = function
     return hook
 
 
@@ -146,18 +146,18 @@ def called(function: Hook, state: dict[str, Any], bucket: GradBucket) -> HookFut
     HookError
         If it returns something else.
     """
-    found = function(state, bucket)
-    if isinstance(found, HookFuture) and found is bucket.future:
-        return found
+    returned = function(state, bucket)
+    if isinstance(returned, HookFuture) and returned is bucket.future:
+        return returned
     if bucket.future is not None:
         raise HookError(
-            f"calls all_reduce, but returns {_described(found)}; return the result of all_reduce "
-            "or then."
+            f"calls all_reduce, but returns {_described(returned)}; return the result of "
+            "all_reduce or then."
         )
-    return content(found, bucket.buffer())
+    return content(returned, bucket.buffer())
 
 
-def content(found: Any, buffer: Array) -> Array:
+def content(returned: Any, buffer: Array) -> Array:
     """Return a bucket's new content, flat.
 
     Raises
@@ -165,11 +165,11 @@ def content(found: Any, buffer: Array) -> Array:
     HookError
         If it is not an array of the bucket's size.
     """
-    if isinstance(found, np.ndarray) and found.size == buffer.size:
-        return found.reshape(-1)
+    if isinstance(returned, np.ndarray) and returned.size == buffer.size:
+        return returned.reshape(-1)
     raise HookError(
-        f"ends at {_described(found)} for a bucket of {buffer.size} elements; return a NumPy array "
-        "of as many, or the result of all_reduce."
+        f"ends at {_described(returned)} for a bucket of {buffer.size} elements; return a NumPy "
+        "array of as many, or the result of all_reduce."
     )
 
 
@@ -243,11 +243,11 @@ class Python(CommHook):
         ScenarioError
             If it cannot be read, or lacks the function.
         """
-        found = self.model_copy()
-        found._file = base / self.path
-        read_hook(found._file, self.name)
-        found._text = read_text(found._file)
-        return found
+        hook = self.model_copy()
+        hook._file = base / self.path
+        read_hook(hook._file, self.name)
+        hook._text = read_text(hook._file)
+        return hook
 
     def divided(self, divisor: float) -> float:
         return 1.0
@@ -291,9 +291,9 @@ class Python(CommHook):
         shapes: dict[str, tuple[int, ...]] = {name: by_name[name] for name in bucket.names}
         if bucket.num_elements <= TRIED:
             return self._tried(shapes, bucket.dtype, facts.world_size, function)
-        found = self._tried({bucket.names[0]: (TRIED,)}, bucket.dtype, facts.world_size, function)
-        scaled = found.num_elements * bucket.num_elements / TRIED
-        return found._replace(num_elements=round(scaled))
+        tried = self._tried({bucket.names[0]: (TRIED,)}, bucket.dtype, facts.world_size, function)
+        scaled = tried.num_elements * bucket.num_elements / TRIED
+        return tried._replace(num_elements=round(scaled))
 
     def _tried(
         self,
@@ -307,11 +307,11 @@ class Python(CommHook):
         bucket = GradBucket(np.zeros(size, numpy_dtype(dtype)), shapes, 0, world_size)
         state: dict[str, Any] = {}
         try:
-            found = called(function or read_hook(self._file, self.name), state, bucket)
-            if isinstance(found, HookFuture):
-                content(found.result(np.zeros_like(found.sent)), bucket.buffer())
+            returned = called(function or read_hook(self._file, self.name), state, bucket)
+            if isinstance(returned, HookFuture):
+                content(returned.result(np.zeros_like(returned.sent)), bucket.buffer())
         except Exception as error:
             raise ScenarioError([f"{self._file}{said(error, self._file)}"]) from None
-        if not isinstance(found, HookFuture):
+        if not isinstance(returned, HookFuture):
             return Tried(0, dtype, False)
-        return Tried(found.sent.size, found.sent.dtype.name, found.goes_on)
+        return Tried(returned.sent.size, returned.sent.dtype.name, returned.goes_on)
