@@ -101,11 +101,11 @@ def _view(memory: Any, dtype: np.dtype[Any]) -> Array:
     nbytes = memory.numel() * memory.element_size()
     raw: Any = (ctypes.c_char * nbytes).from_address(memory.data_ptr())
     raw.owner = memory
-    found = np.frombuffer(raw, dtype)
+    array = np.frombuffer(raw, dtype)
     storage = memory.untyped_storage()
     storage.views = [view for view in getattr(storage, "views", ()) if view() is not None]
-    storage.views.append(weakref.ref(found))
-    return found
+    storage.views.append(weakref.ref(array))
+    return array
 
 
 def in_use(storage: Any) -> bool:
@@ -206,7 +206,7 @@ def reduce_into(
     n, size = len(inputs), inputs[0].size
     if not outputs or not size:
         return
-    arrays = [each.array for each in inputs]
+    arrays = [buffer.array for buffer in inputs]
     chunks = _chunks(collective, n, size, arrays[0].itemsize, root)
     dtype, adds = inputs[0].dtype, OPS[how.name]
     scale: Callable[[Any], None] | None = None
@@ -247,7 +247,7 @@ def _chunks(collective: str, n: int, size: int, itemsize: int, root: int) -> Chu
 # Arguments ----------------------------------------------------------------------------------------
 
 
-def listed(tensors: Any) -> list[Any]:
+def as_list(tensors: Any) -> list[Any]:
     """Return a list of tensors from a list or a single tensor."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
@@ -256,7 +256,7 @@ def lists(tensors: Any) -> list[list[Any]]:
     """Return a list of lists of tensors from a list of lists or a single one."""
     if tensors and isinstance(tensors[0], torch.Tensor):
         return [list(tensors)]
-    return [list(each) for each in tensors]
+    return [list(inner) for inner in tensors]
 
 
 def op_of(opts: Any) -> Any:
@@ -270,8 +270,3 @@ def message(name: str, memory: Buffer, peer: str, tag: int) -> CallSignature:
     """Format a message for reports."""
     dtype = str(memory.dtype).removeprefix("torch.")
     return CallSignature(name, dtype, (memory.size,), peer + (f", tag={tag}" if tag else ""))
-
-
-def flat_tensors(works: Sequence[Any]) -> list[Any]:
-    """Return the results of several works."""
-    return [tensor for work in works for tensor in work.tensors]

@@ -24,7 +24,7 @@ import torch
 
 from simdp.files import INSTALLED
 from simdp.rng import stream
-from simdp.torch.ranks import Patches, Rank, RankLocal, current
+from simdp.torch.ranks import Patches, Rank, RankLocal, Swapped, current
 
 FRESH = 67280421310721
 """Seed of torch's generator in every fresh process."""
@@ -34,29 +34,37 @@ FLAGS = torch.float32, 0, False, True
 """Default dtype, determinism, and TF32 of cuBLAS and cuDNN in every fresh process."""
 
 
-class Generators(RankLocal):
+class Generators(Swapped):
     """Each rank's generators, default dtype, and flags of determinism and of TF32."""
 
-    def patch(self, patches: Patches) -> None:
-        patches.undo(partial(_put, _state()))
+    key = "generators"
 
-    def begin(self, rank: Rank) -> None:
-        drawn = stream(rank.seed, "generators", rank.rank)
+    def fresh(self, rank: Rank) -> tuple[Any, ...]:
+        seeds = stream(rank.seed, "generators", rank.rank)
         torch.default_generator.manual_seed(FRESH)
-        random.seed(int(drawn.integers(2**63)))
-        np.random.seed(int(drawn.integers(2**32)))  # noqa: NPY002
-        _put((*_state()[:3], *FLAGS))
-        rank.state["generators"] = _state()
+        random.seed(int(seeds.integers(2**63)))
+        np.random.seed(int(seeds.integers(2**32)))  # noqa: NPY002
+        return (*generator_states(), *FLAGS)
 
-    def enter(self, rank: Rank) -> None:
-        if "generators" in rank.state:
-            _put(rank.state["generators"])
+    def seen(self) -> tuple[Any, ...]:
+        return (
+            *generator_states(),
+            torch.get_default_dtype(),
+            torch.get_deterministic_debug_mode(),
+            torch._C._get_cublas_allow_tf32(),
+            torch._C._get_cudnn_allow_tf32(),
+        )
 
-    def leave(self, rank: Rank) -> None:
-        rank.state["generators"] = _state()
-
-    def end(self, rank: Rank) -> None:
-        rank.state.pop("generators", None)
+    def show(self, state: tuple[Any, ...]) -> None:
+        restore_generators(state[:3])
+        if torch.get_default_dtype() != state[3]:
+            torch.set_default_dtype(state[3])
+        if torch.get_deterministic_debug_mode() != state[4]:
+            torch.set_deterministic_debug_mode(state[4])
+        if torch._C._get_cublas_allow_tf32() != state[5]:
+            torch._C._set_cublas_allow_tf32(state[5])
+        if torch._C._get_cudnn_allow_tf32() != state[6]:
+            torch._C._set_cudnn_allow_tf32(state[6])
 
 
 def generator_states() -> tuple[Any, ...]:
@@ -80,28 +88,6 @@ def seed_generators(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
-
-
-def _state() -> tuple[Any, ...]:
-    return (
-        *generator_states(),
-        torch.get_default_dtype(),
-        torch.get_deterministic_debug_mode(),
-        torch._C._get_cublas_allow_tf32(),
-        torch._C._get_cudnn_allow_tf32(),
-    )
-
-
-def _put(state: tuple[Any, ...]) -> None:
-    restore_generators(state[:3])
-    if torch.get_default_dtype() != state[3]:
-        torch.set_default_dtype(state[3])
-    if torch.get_deterministic_debug_mode() != state[4]:
-        torch.set_deterministic_debug_mode(state[4])
-    if torch._C._get_cublas_allow_tf32() != state[5]:
-        torch._C._set_cublas_allow_tf32(state[5])
-    if torch._C._get_cudnn_allow_tf32() != state[6]:
-        torch._C._set_cudnn_allow_tf32(state[6])
 
 
 KEY, KEPT = "module names", "modules"

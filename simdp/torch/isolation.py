@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -41,7 +42,7 @@ from simdp.engine.programs.records import NOTHING, CallSignature, Handle
 from simdp.errors import ProgramError
 from simdp.torch.generators import generator_states, restore_generators
 from simdp.torch.process_groups import Virtual
-from simdp.torch.ranks import Rank, RankLocal, asking, current
+from simdp.torch.ranks import MAIN, MARKS, Patches, Rank, RankLocal, Swapped, asking, current
 
 NAMES = (
     "_pg_map",
@@ -56,64 +57,51 @@ NAMES = (
 """Variables of torch's module."""
 
 
-class Worlds(RankLocal):
+KINDS = "backends"
+"""Key of the backend of each type of device in the group that a rank creates."""
+
+World = tuple[dict[str, Any], dict[str, Any]]
+"""Attributes of torch's object, and its variables."""
+
+
+class Worlds(Swapped):
     """Each rank's groups."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        plugins = c10d.Backend._plugins
-        before, world, variables = dict(plugins), dict(vars(c10d._world)), _variables()
-        helper = c10d._new_process_group_helper
-        recorder = getattr(c10d, "_maybe_attach_flight_recorder", None)  # since torch 2.14
-        for name in BACKENDS:
-            plugins[name.upper()] = c10d.Backend._BackendPlugin(_made, True)
+    key = "world"
 
-        def group_helper(*given: Any, **named: Any) -> Any:
-            config = c10d.BackendConfig(named.get("backend") or given[3])
-            asking("init_process_group").state["backends"] = config.get_device_backend_map()
-            return helper(*given, **named)
-
-        c10d._new_process_group_helper = group_helper
-        if recorder is not None:
-            c10d._maybe_attach_flight_recorder = lambda *given: None
+    def patch(self, patches: Patches) -> None:
+        super().patch(patches)
+        plugins = {name.upper(): c10d.Backend._BackendPlugin(_made, True) for name in BACKENDS}
+        patches.update(c10d.Backend._plugins, plugins)
+        patches.wrap(c10d, "_new_process_group_helper", _with_backends)
+        # since torch 2.14
+        patches.wrap(c10d, "_maybe_attach_flight_recorder", lambda original, *args: None)
         _set_thread_isolation_mode(True)
-        try:
-            yield
-        finally:
-            _set_thread_isolation_mode(False)
-            if recorder is not None:
-                c10d._maybe_attach_flight_recorder = recorder
-            c10d._new_process_group_helper = helper
-            plugins.clear()
-            plugins.update(before)
-            _put_world(world, variables)
+        patches.undo(partial(_set_thread_isolation_mode, False))
 
-    def begin(self, rank: Rank) -> None:
-        fresh = {name: type(value)() for name, value in _variables().items() if value is not None}
-        world = vars(type(c10d._world)()).copy()
-        rank.state["world"] = world, {**dict.fromkeys(NAMES), **fresh}
-        self.enter(rank)
+    def fresh(self, rank: Rank) -> World:
+        empty = {name: None if now is None else type(now)() for name, now in _variables().items()}
+        return vars(type(c10d._world)()).copy(), empty
 
-    def enter(self, rank: Rank) -> None:
-        if "world" in rank.state:
-            _put_world(*rank.state["world"])
+    def seen(self) -> World:
+        return dict(vars(c10d._world)), _variables()
 
-    def leave(self, rank: Rank) -> None:
-        rank.state["world"] = dict(vars(c10d._world)), _variables()
-
-    def end(self, rank: Rank) -> None:
-        rank.state.pop("world", None)
+    def show(self, state: World) -> None:
+        world, variables = state
+        vars(c10d._world).clear()
+        vars(c10d._world).update(world)
+        for name, value in variables.items():
+            setattr(c10d, name, value)
 
 
 def _variables() -> dict[str, Any]:
     return {name: getattr(c10d, name) for name in NAMES}
 
 
-def _put_world(world: dict[str, Any], variables: dict[str, Any]) -> None:
-    vars(c10d._world).clear()
-    vars(c10d._world).update(world)
-    for name, value in variables.items():
-        setattr(c10d, name, value)
+def _with_backends(helper: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    config = c10d.BackendConfig(kwargs.get("backend") or args[3])
+    asking("init_process_group").state[KINDS] = config.get_device_backend_map()
+    return helper(*args, **kwargs)
 
 
 def _made(options: Any, backend_options: Any = None) -> Virtual:
@@ -133,8 +121,7 @@ def _made(options: Any, backend_options: Any = None) -> Virtual:
             f"init_process_group: rank is {place}, but this is rank {rank.rank}; leave rank out, "
             "or give int(os.environ['RANK'])."
         )
-    asked = rank.state["backends"]
-    served = {kind: name for kind, name in asked.items() if name in BACKENDS}
+    served = {kind: name for kind, name in rank.state[KINDS].items() if name in BACKENDS}
     label = "default" if first else f"{options.group_id} (ranks {', '.join(map(str, ranks))})"
     groups = {kind: runtime.group(label, ranks, name) for kind, name in served.items()}
     names = sorted(set(served.values()))
@@ -172,87 +159,58 @@ def keep_what_is_freed() -> None:
 # Processes ----------------------------------------------------------------------------------------
 
 
-class ProcessState(RankLocal):
+ProcessView = tuple[Any, ...]
+"""Environment, arguments, main module, hook of exceptions and ``print``."""
+
+
+class ProcessState(Swapped):
     """Each rank's ``os.environ``, ``sys.argv``, ``__main__``, ``sys.excepthook`` and ``print``.
 
     ``os.environ`` stays the same object with changing contents, so that all references see those of
     the running rank.
     """
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        before, folder = _seen(), Path.cwd()
-        signals = signal.signal, signal.getsignal
-        signal.signal, signal.getsignal = _handling(*signals)
-        streams = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = Lines(streams[0], "stdout"), Lines(streams[1], "stderr")
-        try:
-            yield
-        finally:
-            sys.stdout.rest()
-            sys.stderr.rest()
-            sys.stdout, sys.stderr = streams
-            signal.signal, signal.getsignal = signals
-            _show(before)
-            os.chdir(folder)
+    key = "process"
 
-    def begin(self, rank: Rank) -> None:
-        data = {_bytes(key): _bytes(value) for key, value in rank.environ.items()}
-        main, own = rank.state.pop("main", None), (sys.excepthook, builtins.print)
-        rank.state["process"] = data, rank.arguments, main, *own
-        self.enter(rank)
+    def patch(self, patches: Patches) -> None:
+        patches.undo(partial(os.chdir, Path.cwd()))
+        super().patch(patches)
+        patches.wrap(signal, "signal", _set_handler, current)
+        patches.wrap(signal, "getsignal", _get_handler, current)
+        for name in ("stdout", "stderr"):
+            lines = Lines(getattr(sys, name), name)
+            patches.put(sys, name, lines)
+            patches.undo(lines.rest)
 
-    def enter(self, rank: Rank) -> None:
-        if "process" in rank.state:
-            _show(rank.state["process"])
+    def fresh(self, rank: Rank) -> ProcessView:
+        encode = cast(Any, os.environ).encodekey
+        data = {encode(key): encode(value) for key, value in rank.environ.items()}
+        main = rank.state.pop(MAIN, None)
+        return data, rank.arguments, main, sys.excepthook, builtins.print
 
-    def leave(self, rank: Rank) -> None:
-        rank.state["process"] = _seen()
+    def seen(self) -> ProcessView:
+        data, main = cast(Any, os.environ)._data, sys.modules[MAIN]
+        return data, sys.argv, main, sys.excepthook, builtins.print
 
-    def end(self, rank: Rank) -> None:
-        rank.state.pop("process", None)
+    def show(self, state: ProcessView) -> None:
+        cast(Any, os.environ)._data, sys.argv, main, sys.excepthook, builtins.print = state
+        if main is not None:
+            sys.modules[MAIN] = main
 
 
 HANDLERS = "signals"
 """Key of a rank's handlers by signal; no signal is sent to a rank."""
 
 
-def _handling(set_handler: Any, get_handler: Any) -> tuple[Any, Any]:
-    """Return `signal.signal` and `signal.getsignal` with handlers of each rank."""
-
-    def handlers() -> dict[int, Any] | None:
-        rank = current()
-        return None if rank is None else rank.state.setdefault(HANDLERS, {})
-
-    def setting(signalnum: Any, handler: Any) -> Any:
-        mine = handlers()
-        if mine is None:
-            return set_handler(signalnum, handler)
-        before = mine.get(int(signalnum), get_handler(signalnum))
-        mine[int(signalnum)] = handler
-        return before
-
-    def getting(signalnum: Any) -> Any:
-        mine = handlers()
-        real = get_handler(signalnum)
-        return real if mine is None else mine.get(int(signalnum), real)
-
-    return setting, getting
+def _set_handler(rank: Rank, real: Any, signalnum: Any, handler: Any) -> Any:
+    handlers = rank.state.setdefault(HANDLERS, {})
+    before = handlers.get(int(signalnum), signal.getsignal(signalnum))
+    handlers[int(signalnum)] = handler
+    return before
 
 
-def _bytes(text: str) -> Any:
-    return os.environ.encodekey(text)
-
-
-def _seen() -> tuple[Any, ...]:
-    data, main = cast(Any, os.environ)._data, sys.modules["__main__"]
-    return data, sys.argv, main, sys.excepthook, builtins.print
-
-
-def _show(seen: tuple[Any, ...]) -> None:
-    cast(Any, os.environ)._data, sys.argv, main, sys.excepthook, builtins.print = seen
-    if main is not None:
-        sys.modules["__main__"] = main
+def _get_handler(rank: Rank, real: Any, signalnum: Any) -> Any:
+    return rank.state.get(HANDLERS, {}).get(int(signalnum), real(signalnum))
 
 
 class Lines:
@@ -270,7 +228,7 @@ class Lines:
         rank = current()
         if rank is None:
             return int(self._stream.write(text))
-        mark = rank.state.get("marks", {}).get(self._name, "")
+        mark = rank.state.get(MARKS, {}).get(self._name, "")
         if mark is None:
             return len(text)
         whole, newline, rest = (self._begun.pop(rank, "") + text).rpartition("\n")
@@ -289,7 +247,7 @@ class Lines:
     def rest(self) -> None:
         """Write the incomplete last line of each rank."""
         for rank, text in self._begun.items():
-            mark = rank.state.get("marks", {}).get(self._name, "")
+            mark = rank.state.get(MARKS, {}).get(self._name, "")
             self._stream.write(f"{mark}{text}")
         self._begun.clear()
 
@@ -308,61 +266,34 @@ LOOKS = "looks"
 class Clocks(RankLocal):
     """The functions of `time`, also in modules imported before."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        module: Any = time
-        names = "time", "perf_counter", "monotonic"
-        real = {name: getattr(module, name) for name in (*names, "sleep")}
-        nanoseconds = {name: getattr(module, f"{name}_ns") for name in names}
-        for name in names:
-            looks = _looking(real[name], real[name]())
-            setattr(module, name, looks)
-            setattr(module, f"{name}_ns", _in_nanoseconds(looks, nanoseconds[name]))
-        module.sleep = _sleeping(real["sleep"])
-        try:
-            yield
-        finally:
-            for name, function in real.items():
-                setattr(module, name, function)
-            for name, whole in nanoseconds.items():
-                setattr(module, f"{name}_ns", whole)
+    def patch(self, patches: Patches) -> None:
+        for name in ("time", "perf_counter", "monotonic"):
+            begin = getattr(time, name)()
+            patches.wrap(time, name, partial(_look, begin, float), current)
+            patches.wrap(time, f"{name}_ns", partial(_look, begin, _nanoseconds), current)
+        patches.wrap(time, "sleep", _sleep, current)
 
 
-def _looking(real: Callable[[], float], begin: float) -> Callable[[], float]:
-    def looks() -> float:
-        rank = current()
-        if rank is None:
-            return real()
-        count = rank.state[LOOKS] = rank.state.get(LOOKS, 0) + 1
-        return begin + rank.clock + count * LOOK
-
-    return looks
+def _look(begin: float, shown: Callable[[float], float], rank: Rank, real: Any) -> float:
+    count = rank.state[LOOKS] = rank.state.get(LOOKS, 0) + 1
+    return shown(begin + rank.clock + count * LOOK)
 
 
-def _in_nanoseconds(looks: Callable[[], float], real: Callable[[], int]) -> Callable[[], int]:
-    return lambda: real() if current() is None else int(looks() * 1e9)
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
 
 
-def _sleeping(real: Callable[[float], None]) -> Callable[[float], None]:
-    def sleep(seconds: float, /) -> None:
-        rank = current()
-        if rank is None:
-            real(seconds)
-            return
-        if seconds < 0:
-            raise ValueError("sleep length must be non-negative")
-        rank.runtime.pass_until(rank.rank, rank.settle() + seconds)
-
-    return sleep
+def _sleep(rank: Rank, real: Any, seconds: float, /) -> None:
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    rank.runtime.pass_until(rank.rank, rank.settle() + seconds)
 
 
 class Loading(RankLocal):
     """DataLoaders with workers."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        inner: Any = dataloader
-        before = inner._MultiProcessingDataLoaderIter
+    def patch(self, patches: Patches) -> None:
+        before = dataloader._MultiProcessingDataLoaderIter
 
         class Chosen(type):
             def __call__(cls, loader: Any) -> Any:
@@ -371,11 +302,7 @@ class Loading(RankLocal):
             def __instancecheck__(cls, instance: Any) -> bool:
                 return isinstance(instance, (before, Workers))
 
-        inner._MultiProcessingDataLoaderIter = Chosen(before.__name__, (), {})
-        try:
-            yield
-        finally:
-            inner._MultiProcessingDataLoaderIter = before
+        patches.put(dataloader, before.__name__, Chosen(before.__name__, (), {}))
 
 
 class _Worker:
@@ -514,6 +441,10 @@ def shelf(address: str) -> Shelf:
     return _SHELVES.setdefault((id(runtime), address), Shelf())
 
 
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
 class VirtualStore(dist.Store):
     """A store of a program.
 
@@ -530,10 +461,7 @@ class VirtualStore(dist.Store):
 
     def set(self, key: str, value: Any) -> None:
         """Store a value."""
-        self._shelf.values[key] = value.encode() if isinstance(value, str) else bytes(value)
-        self._told(key)
-
-    def _told(self, key: str) -> None:
+        self._shelf.values[key] = _bytes(value)
         runtime = asking("store").runtime
         for handle in self._shelf.waiting.pop(key, ()):
             runtime.finish(handle)
@@ -545,27 +473,24 @@ class VirtualStore(dist.Store):
 
     def add(self, key: str, value: int) -> int:
         """Add to a number, initially 0."""
-        found = int(self._shelf.values.get(key, b"0")) + int(value)
-        self.set(key, str(found))
-        return found
+        total = int(self._shelf.values.get(key, b"0")) + int(value)
+        self.set(key, str(total))
+        return total
 
     def append(self, key: str, value: Any) -> None:
         """Append a value to another one."""
-        more = value.encode() if isinstance(value, str) else bytes(value)
-        self.set(key, self._shelf.values.get(key, b"") + more)
+        self.set(key, self._shelf.values.get(key, b"") + _bytes(value))
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         """Store a value if the current one is as expected."""
-        expected, desired = (
-            each.encode() if isinstance(each, str) else bytes(each) for each in (expected, desired)
-        )
-        known = self._shelf.values.get(key)
-        if known is None and expected:
-            return bytes(expected)
-        if known in (None, expected):
+        expected, desired = _bytes(expected), _bytes(desired)
+        now = self._shelf.values.get(key)
+        if now is None and expected:
+            return expected
+        if now in (None, expected):
             self.set(key, desired)
-            return bytes(desired)
-        return known
+            return desired
+        return now
 
     def check(self, keys: Any) -> bool:
         """Return whether all keys exist."""
@@ -577,8 +502,8 @@ class VirtualStore(dist.Store):
         for key in keys:
             if key not in self._shelf.values:
                 rank.settle()
-                asked = CallSignature("store.get", more=repr(key))
-                handle = Handle(rank.rank, asked, lambda: f"at {self._address} for it to be set")
+                call = CallSignature("store.get", more=repr(key))
+                handle = Handle(rank.rank, call, lambda: f"at {self._address} for it to be set")
                 self._shelf.waiting.setdefault(key, []).append(handle)
                 rank.runtime.wait(handle)
 
@@ -619,22 +544,12 @@ class VirtualStore(dist.Store):
 class Stores(RankLocal):
     """torch's rendezvous methods, and the classes of its stores."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def patch(self, patches: Patches) -> None:
         handlers = import_module("torch.distributed.rendezvous")._rendezvous_handlers
-        before, shelves = dict(handlers), dict(_SHELVES)
-        classes = dist.TCPStore, dist.FileStore
-        for scheme in ("env", "tcp", "file"):
-            handlers[scheme] = _met
-        dist.TCPStore, dist.FileStore = ProgramTCPStore, ProgramFileStore
-        try:
-            yield
-        finally:
-            dist.TCPStore, dist.FileStore = classes
-            handlers.clear()
-            handlers.update(before)
-            _SHELVES.clear()
-            _SHELVES.update(shelves)
+        patches.update(_SHELVES, {})
+        patches.update(handlers, dict.fromkeys(("env", "tcp", "file"), _met))
+        patches.put(dist, "TCPStore", ProgramTCPStore)
+        patches.put(dist, "FileStore", ProgramFileStore)
 
 
 class ProgramTCPStore(VirtualStore):
@@ -657,16 +572,16 @@ def _met(url: str, **named: Any) -> Iterator[tuple[VirtualStore, int, int]]:
     """Yield the rendezvous of the ranks, without waiting."""
     rank = asking("init_process_group")
     address, _, query = url.partition("?")
-    given = dict(pair.split("=", 1) for pair in query.split("&") if pair)
+    arguments = dict(pair.split("=", 1) for pair in query.split("&") if pair)
+    places = []
     for name, key in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
-        if name not in given and url.startswith("env:"):
-            if key not in rank.environ:
-                raise ValueError(
-                    "Error initializing torch.distributed using env:// rendezvous: environment "
-                    f"variable {key} expected, but not set"
-                )
-            given[name] = rank.environ[key]
-        elif name not in given:
+        if name not in arguments and not url.startswith("env:"):
             raise ProgramError(f"init_process_group: {address} needs {name} as well; give both.")
-    yield VirtualStore(address), int(given["rank"]), int(given["world_size"])
+        if name not in arguments and key not in rank.environ:
+            raise ValueError(
+                "Error initializing torch.distributed using env:// rendezvous: environment "
+                f"variable {key} expected, but not set"
+            )
+        places.append(int(arguments.get(name, rank.environ.get(key, ""))))
+    yield VirtualStore(address), places[0], places[1]
     raise RuntimeError("Unable to perform rerendezvous using this method")

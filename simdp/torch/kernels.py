@@ -43,15 +43,15 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     seen: set[int] = set()
     stack = [value]
     while stack:
-        one = stack.pop()
-        if isinstance(one, torch.Tensor):
-            if id(one) not in seen:
-                seen.add(id(one))
-                yield one
-        elif isinstance(one, dict):
-            stack.extend(reversed(one.values()))
-        elif isinstance(one, (list, tuple)):
-            stack.extend(reversed(one))
+        value = stack.pop()
+        if isinstance(value, torch.Tensor):
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield value
+        elif isinstance(value, dict):
+            stack.extend(reversed(value.values()))
+        elif isinstance(value, (list, tuple)):
+            stack.extend(reversed(value))
 
 
 def stored(tensor: torch.Tensor) -> int:
@@ -107,7 +107,8 @@ def _grouped_flops(args: Args, out: Any) -> float:
 
 def _sparse_flops(args: Args, out: Any) -> float:
     """Count a product with a pruned matrix as a dense one, as publications do."""
-    return 2.0 * next(one for one in reversed(args) if _is_matrix(one)).shape[0] * out.numel()
+    pruned = next(arg for arg in reversed(args) if _is_matrix(arg))
+    return 2.0 * pruned.shape[0] * out.numel()
 
 
 def _is_matrix(value: Any) -> bool:
@@ -180,8 +181,8 @@ def _product_of_rows(count: Callable[[Args, Any], float]) -> Callable[[Args, Any
     """Return a product of two matrices, the last ones of the arguments, with its row lengths."""
 
     def kernels(args: Args, out: Any) -> Kernels:
-        matrices = [one for one in args if _is_matrix(one)]
-        width = gcd(*(max(one.stride()) for one in (*matrices[-2:], out)))
+        matrices = [arg for arg in args if _is_matrix(arg)]
+        width = gcd(*(max(matrix.stride()) for matrix in (*matrices[-2:], out)))
         return (moved(tensors_in([args, out]), count(args, out))._replace(width=width),)
 
     return kernels
@@ -206,15 +207,15 @@ def _pairs(query: torch.Tensor, key: torch.Tensor, is_causal: bool) -> float:
 
 def _attention(args: Args, out: Any) -> Kernels:
     query, key, value = args[:3]
-    is_causal = any(one is True for one in args[3:])
+    is_causal = any(arg is True for arg in args[3:])
     flops = _attention_flops(args, out) * _pairs(query, key, is_causal)
     return (moved([query, key, value, *tensors_in(out[:2])], flops),)
 
 
 def _attention_backward(args: Args, out: Any) -> Kernels:
-    is_causal = any(one is True for one in args[4:])
+    is_causal = any(arg is True for arg in args[4:])
     flops = _attention_backward_flops(args, out) * _pairs(args[1], args[2], is_causal)
-    tensors = [one for one in tensors_in(args) if one.is_floating_point()]
+    tensors = [tensor for tensor in tensors_in(args) if tensor.is_floating_point()]
     return (moved([*tensors, *tensors_in(out)], flops),)
 
 
@@ -224,7 +225,7 @@ def _attention_backward(args: Args, out: Any) -> Kernels:
 def _batch_norm(args: Args, out: Any) -> Kernels:
     """Statistics; then the normalised input."""
     contiguous = _is_contiguous(args[0])
-    return tuple(one._replace(normalizes=contiguous) for one in _group_norm(args, out))
+    return tuple(size._replace(normalizes=contiguous) for size in _group_norm(args, out))
 
 
 def _is_contiguous(images: torch.Tensor) -> bool:
@@ -235,7 +236,7 @@ def _is_contiguous(images: torch.Tensor) -> bool:
 def _batch_norm_backward(args: Args, out: Any) -> Kernels:
     """The sums that are the parameters' gradients; then the input's."""
     contiguous = _is_contiguous(args[1])  # the input
-    return tuple(one._replace(normalizes=contiguous) for one in _group_norm_backward(args, out))
+    return tuple(size._replace(normalizes=contiguous) for size in _group_norm_backward(args, out))
 
 
 def _group_norm_backward(args: Args, out: Any) -> Kernels:
@@ -251,10 +252,10 @@ def _norm_backward(below: float, learned: float) -> Callable[[Args, Any], Kernel
     """The input's gradient; then weight and bias together."""
 
     def kernels(args: Args, out: Any) -> Kernels:
-        slope, weights = args[0], [one for one in out[1:] if one is not None]
-        found = [_elements(slope, 3, below)] * (out[0] is not None)
-        found += [_elements(slope, 2, learned)] * bool(weights)
-        return tuple(_with(kernel, weights) for kernel in found)
+        slope, weights = args[0], [weight for weight in out[1:] if weight is not None]
+        launched = [_elements(slope, 3, below)] * (out[0] is not None)
+        launched += [_elements(slope, 2, learned)] * bool(weights)
+        return tuple(_with(kernel, weights) for kernel in launched)
 
     return kernels
 
@@ -272,7 +273,7 @@ def _with(kernel: Sizes, others: Any) -> Sizes:
 
 def _look_up(args: Args, out: Any) -> Kernels:
     """Reads as much as it writes, and the indices."""
-    places = [one for one in tensors_in(args[1:]) if not one.is_floating_point()]
+    places = [tensor for tensor in tensors_in(args[1:]) if not tensor.is_floating_point()]
     return (_with(_elements(out, 2), places),)
 
 
@@ -320,8 +321,8 @@ def _fft(args: Args, out: Any) -> Kernels:
     """Count ``5 n log2 n`` FLOPs of n complex numbers, and half of it of real ones."""
     whole = max(args[0], out, key=torch.Tensor.numel)
     depth = log2(max(prod(whole.shape[axis] for axis in args[1]), 2))
-    each = 5.0 if args[0].is_complex() and out.is_complex() else 2.5
-    return (moved(tensors_in([args, out]), each * whole.numel() * depth),)
+    flops = 5.0 if args[0].is_complex() and out.is_complex() else 2.5
+    return (moved(tensors_in([args, out]), flops * whole.numel() * depth),)
 
 
 def _distances(args: Args, out: Any) -> Kernels:
@@ -488,7 +489,8 @@ def _is_elementwise(func: Any) -> bool:
     packet = func.overloadpacket
     plain = packet.__name__.removesuffix("_").removesuffix("_backward")
     packets = [packet, getattr(torch.ops.aten, plain, packet)]
-    tags = {tag for one in packets for name in one.overloads() for tag in getattr(one, name).tags}
+    operators = [getattr(family, name) for family in packets for name in family.overloads()]
+    tags = {tag for operator in operators for tag in operator.tags}
     return bool(tags & _TAGS) or _PLAIN.search(packet.__name__) is not None
 
 
@@ -508,8 +510,8 @@ def launched_by(
     name = func.overloadpacket.__name__
     filled = {argument.name for argument in func._schema.arguments if argument.is_out}
     unfilled = {key: value for key, value in kwargs.items() if key not in filled}
-    given, made = list(tensors_in([args, unfilled])), list(tensors_in(out))
-    if _moves_nothing(func, name, given, made):
+    inputs, made = list(tensors_in([args, unfilled])), list(tensors_in(out))
+    if _moves_nothing(func, name, inputs, made):
         return NOTHING
     plain = name.removesuffix("_")
     if plain in PRODUCTS:
@@ -520,21 +522,21 @@ def launched_by(
         products = float(flop_registry[func.overloadpacket](*args, **kwargs, out_val=out))
         policy = "fused_attention" if "attention" in name else "product"
         named = zip(func._schema.arguments, args, strict=False)
-        is_causal = any(value for one, value in named if one.name in CAUSAL)
+        is_causal = any(value for argument, value in named if argument.name in CAUSAL)
         work = products / 2 if is_causal else products
-        return OperatorKernels((moved([*given, *made], work),), policy, products)
+        return OperatorKernels((moved([*inputs, *made], work),), policy, products)
     policy = "wide" if name in WIDE else "promote"
     if name in SPECIAL:
         return OperatorKernels(SPECIAL[name](args, out), policy)
-    read = given[1:] if name in WRITTEN_ONLY else given
-    counted = [*made[:1], *given] if made else given[:1]
+    read = inputs[1:] if name in WRITTEN_ONLY else inputs
+    counted = [*made[:1], *inputs] if made else inputs[:1]
     count = max((tensor.numel() for tensor in counted), default=0)
     kernels = (moved([*read, *made], WORK.get(name, 1.0) * count),)
     return OperatorKernels(kernels, policy, is_known=_is_elementwise(func))
 
 
 def _moves_nothing(
-    func: Any, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
+    func: Any, name: str, inputs: list[torch.Tensor], made: list[torch.Tensor]
 ) -> bool:
     """Return whether it only allocates, views memory differently, or does not access it."""
     if func.namespace in ("prim", "prims") or name.startswith(("empty", "new_empty", "sym_")):
@@ -543,5 +545,5 @@ def _moves_nothing(
         return False
     if not made:
         return True
-    there = {tensor.untyped_storage()._cdata for tensor in given}
+    there = {tensor.untyped_storage()._cdata for tensor in inputs}
     return all(tensor.untyped_storage()._cdata in there for tensor in made)

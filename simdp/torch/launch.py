@@ -55,7 +55,19 @@ from simdp.torch.cuda.machine import VirtualMachine
 from simdp.torch.generators import Generators, Modules
 from simdp.torch.isolation import Clocks, Loading, ProcessState, Stores, Worlds
 from simdp.torch.process_groups import Futures
-from simdp.torch.ranks import DONE, PARTS, Patches, Rank, RankLocal, StepsDone, become, current
+from simdp.torch.ranks import (
+    DONE,
+    MAIN,
+    MARKS,
+    PARTS,
+    Patches,
+    Rank,
+    RankLocal,
+    StepsDone,
+    Swapped,
+    become,
+    current,
+)
 from simdp.torch.spawning import KEY, SPAWNED, Spawning, together
 
 NAME = "torch._dynamo"
@@ -82,7 +94,7 @@ class StandIn(ModuleType):
     def disable(self, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Return a function unchanged."""
         if fn is None:
-            return lambda given: given
+            return lambda function: function
         self._left.append(fn)
         return fn
 
@@ -90,9 +102,11 @@ class StandIn(ModuleType):
         """Do nothing, without a graph."""
 
     def forget(self) -> None:
-        """Let torch wrap all unchanged functions again."""
+        """Remove it, and let torch wrap all unchanged functions again."""
         for fn in self._left:
             getattr(fn, "__dict__", {}).pop(DISABLED, None)
+        if sys.modules.get(NAME) is self:
+            del sys.modules[NAME]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # scans of all modules, as by inspect
@@ -124,53 +138,38 @@ def _real() -> Any:
 class Compilers(RankLocal):
     """Installs the stand-in, unless the compiler is already imported."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        if NAME in sys.modules:
-            yield
-            return
-        module = sys.modules[NAME] = StandIn()
-        try:
-            yield
-        finally:
-            module.forget()
-            if sys.modules.get(NAME) is module:
-                del sys.modules[NAME]
+    def patch(self, patches: Patches) -> None:
+        if NAME not in sys.modules:
+            sys.modules[NAME] = stand_in = StandIn()
+            patches.undo(stand_in.forget)
 
 
 SHARED = ("PartialState", "AcceleratorState", "GradientState")
 """Classes of ``accelerate.state`` whose objects share one dictionary."""
 
-LIBRARY_NAME = "libraries"
+SharedStates = dict[str, dict[str, Any]]
+"""Contents of these dictionaries, by the name of their class."""
 
 
-class Libraries(RankLocal):
+class Libraries(Swapped):
     """Each rank's content of these dictionaries; the library may be imported at any time."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        before, locked = _contents(), functools.cached_property.__get__
-        functools.cached_property.__get__ = _unlocked  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            functools.cached_property.__get__ = locked  # type: ignore[method-assign]
-            _put(before)
+    key = "libraries"
 
-    def begin(self, rank: Rank) -> None:
-        rank.state[LIBRARY_NAME] = {}
-        _put({})
+    def patch(self, patches: Patches) -> None:
+        super().patch(patches)
+        patches.put(functools.cached_property, "__get__", _unlocked)
 
-    def enter(self, rank: Rank) -> None:
-        if LIBRARY_NAME in rank.state:
-            _put(rank.state[LIBRARY_NAME])
+    def fresh(self, rank: Rank) -> SharedStates:
+        return {}
 
-    def leave(self, rank: Rank) -> None:
-        if LIBRARY_NAME in rank.state:
-            rank.state[LIBRARY_NAME] = _contents()
+    def seen(self) -> SharedStates:
+        return {name: dict(shared) for name, shared in _shared().items()}
 
-    def end(self, rank: Rank) -> None:
-        rank.state.pop(LIBRARY_NAME, None)
+    def show(self, state: SharedStates) -> None:
+        for name, shared in _shared().items():
+            shared.clear()
+            shared.update(state.get(name, {}))
 
 
 def _unlocked(self: Any, instance: Any, owner: Any = None) -> Any:
@@ -181,27 +180,17 @@ def _unlocked(self: Any, instance: Any, owner: Any = None) -> Any:
     """
     if instance is None:
         return self
-    known = instance.__dict__
-    if self.attrname not in known:
-        known[self.attrname] = self.func(instance)
-    return known[self.attrname]
+    cached = instance.__dict__
+    if self.attrname not in cached:
+        cached[self.attrname] = self.func(instance)
+    return cached[self.attrname]
 
 
-def _shared() -> dict[str, dict[str, Any]]:
+def _shared() -> SharedStates:
     """Return the dictionaries by class name; none if the library is not imported."""
     state = sys.modules.get("accelerate.state")
-    found = {name: getattr(state, name, None) for name in SHARED} if state else {}
-    return {name: kind._shared_state for name, kind in found.items() if kind is not None}
-
-
-def _contents() -> dict[str, dict[str, Any]]:
-    return {name: dict(shared) for name, shared in _shared().items()}
-
-
-def _put(contents: dict[str, dict[str, Any]]) -> None:
-    for name, shared in _shared().items():
-        shared.clear()
-        shared.update(contents.get(name, {}))
+    kinds = {name: getattr(state, name, None) for name in SHARED}
+    return {name: kind._shared_state for name, kind in kinds.items() if kind is not None}
 
 
 # Devices -----------------------------------------------------------------------------------------
@@ -256,6 +245,9 @@ TORCHS = str(Path(str(torch.__file__)).parent)
 
 _ALONE = threading.RLock()
 """Held while a program runs, which uses the whole process."""
+
+WHERE = "where"
+"""Key of the cluster of a rank's program."""
 
 Body = Callable[[Rank], Any]
 """The program of a rank."""
@@ -362,15 +354,14 @@ def run(
     """
 
     def body(rank: Rank) -> None:
-        exec(code.code, sys.modules["__main__"].__dict__)
+        exec(code.code, vars(sys.modules[MAIN]))
 
     with _ALONE:
         sys.path.insert(0, code.folder)
         MODULES.folder = Path(code.folder)
         try:
-            given = [code.file, *arguments]
-            prepare = _prepared(code, marks)
-            return play(code.name, where, body, given, seed, environ, prepare, device_count)
+            argv, prepare = [code.file, *arguments], _prepared(code, marks)
+            return play(code.name, where, body, argv, seed, environ, prepare, device_count)
         finally:
             sys.path.remove(code.folder)
             MODULES.folder = None
@@ -382,14 +373,14 @@ def _prepared(
     """Give each rank its ``__main__`` and its marks."""
 
     def prepare(rank: Rank) -> None:
-        main = ModuleType("__main__")
+        main = ModuleType(MAIN)
         main.__file__, main.__spec__ = code.file, code.spec
         main.__dict__["__builtins__"] = __builtins__
         if code.spec is not None:
             main.__package__ = code.spec.parent
-        rank.state["main"] = main
+        rank.state[MAIN] = main
         if marks:
-            rank.state["marks"] = marks[rank.rank]
+            rank.state[MARKS] = marks[rank.rank]
 
     return prepare
 
@@ -428,9 +419,9 @@ def play(
     runtime = Runtime(cluster, backends, seed, enter, leave, slows=True)
     count = device_count or int(cluster.local_size)
     for number in range(cluster.world_size):
-        mine = {**os.environ, **_variables(number, cluster), **(environ or {})}
-        ranks.append(Rank(number, runtime, count, mine, list(arguments), seed))
-        ranks[-1].state["where"] = where
+        variables = {**os.environ, **_variables(number, cluster), **(environ or {})}
+        ranks.append(Rank(number, runtime, count, variables, list(arguments), seed))
+        ranks[-1].state[WHERE] = where
         if prepare is not None:
             prepare(ranks[-1])
     with _installed():
@@ -455,16 +446,17 @@ def _played(runtime: Runtime, ranks: list[Rank], body: Body) -> tuple[ProgramOut
 
 def _play_spawned(rank: Rank, name: str, count: int, body: Body) -> ProgramResult:
     """Run ranks started by a rank, with its environment."""
-    environ, main = dict(os.environ), sys.modules["__main__"]
-    where = rank.state["where"]
+    environ, main = dict(os.environ), sys.modules[MAIN]
+    where = rank.state[WHERE]
     cluster = find(where.cluster, count, count).cluster
 
     def prepare(child: Rank) -> None:
         child.environ = environ
-        child.state |= {"main": main, "marks": rank.state.get("marks", {}), SPAWNED: True}
+        child.state |= {MAIN: main, MARKS: rank.state.get(MARKS, {}), SPAWNED: True}
 
-    given = where._replace(cluster=cluster), body, rank.arguments, rank.seed, None, prepare
-    return play(name, *given, max(rank.device_count, count))
+    count = max(rank.device_count, count)
+    where = where._replace(cluster=cluster)
+    return play(name, where, body, rank.arguments, rank.seed, None, prepare, count)
 
 
 @contextmanager
@@ -483,7 +475,7 @@ def _installed() -> Iterator[None]:
 def _variables(rank: int, cluster: Any) -> dict[str, str]:
     """Return the environment variables that torchrun sets for a rank."""
     local, nodes = cluster.local_size, cluster.world_size // cluster.local_size
-    found = {
+    variables = {
         "LOCAL_RANK": rank % local,
         "RANK": rank,
         "GROUP_RANK": rank // local,
@@ -499,7 +491,7 @@ def _variables(rank: int, cluster: Any) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": 0,
         "TORCHELASTIC_RUN_ID": "none",
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in variables.items()}
 
 
 def _live(rank: Rank, body: Body) -> Any:
@@ -512,10 +504,10 @@ def _live(rank: Rank, body: Body) -> Any:
         for part in PARTS:
             part.begin(rank)
             begun.append(part)
-        found = body(rank)
+        value = body(rank)
         SPAWNING.run_started(rank)
         rank.settle()
-        return found
+        return value
     except (Ended, KeyboardInterrupt):
         raise
     except StepsDone:

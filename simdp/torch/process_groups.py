@@ -15,8 +15,8 @@ of older versions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -39,9 +39,8 @@ from simdp.engine.programs.records import (
 from simdp.torch.buffers import (
     Buffer,
     Reduction,
+    as_list,
     device_type,
-    flat_tensors,
-    listed,
     lists,
     message,
     of,
@@ -49,13 +48,16 @@ from simdp.torch.buffers import (
     reduce_into,
     reduction,
 )
-from simdp.torch.ranks import Rank, RankLocal, asking, current
+from simdp.torch.ranks import Patches, Rank, RankLocal, asking, current
 
 # Works --------------------------------------------------------------------------------------------
 
 AT_ONCE = "at once"
 """Key of a rank whose futures must be complete before anything can wait for them."""
 
+
+BACKWARD = "backward"
+"""Key of the backward pass at whose end a rank's futures are completed."""
 
 COUNTED = "counted ranks"
 """Key of a rank's pending count of the ranks that have not joined."""
@@ -162,15 +164,15 @@ class Work(TorchWork):
 def _at_the_end_of_backward(rank: Rank) -> None:
     """Complete the rank's futures at the end of the current backward pass, if there is one."""
     task = torch._C._current_graph_task_id()
-    if task not in (-1, rank.state.get("backward")):
-        rank.state["backward"] = task
+    if task not in (-1, rank.state.get(BACKWARD)):
+        rank.state[BACKWARD] = task
         torch.autograd.Variable._execution_engine.queue_callback(conclude_all)
 
 
 def conclude_all() -> None:
     """Block the rank until all works with a future are complete."""
     rank = asking("backward")
-    rank.state.pop("backward", None)
+    rank.state.pop(BACKWARD, None)
     while rank.waits:
         next(iter(rank.waits)).wait()
 
@@ -193,52 +195,36 @@ _DONE = torch._C.Future.done
 class Futures(RankLocal):
     """torch's futures, with waits that let other ranks run."""
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        kind = torch._C.Future
-        wait, done = kind.wait, kind.done
-
-        def waiting(self: Any) -> Any:
-            _pump(self, block=True)
-            return wait(self)
-
-        def asked(self: Any) -> bool:
-            _pump(self, block=False)
-            return bool(done(self))
-
-        kind.wait, kind.done = waiting, asked
-        builtin = DistributedDataParallel._register_builtin_comm_hook
-        DistributedDataParallel._register_builtin_comm_hook = _in_python
-        delayed = dist.Reducer._delay_all_reduce
-
-        def at_once(reducer: Any) -> None:
-            """Reduce all buckets of a static graph's first step, which C++ then waits for."""
-            rank = asking("backward")
-            rank.state[AT_ONCE] = True
-            try:
-                delayed(reducer)
-            finally:
-                del rank.state[AT_ONCE]
-
-        dist.Reducer._delay_all_reduce = at_once
-        counted = dist.Reducer._set_forward_pass_work_handle
-
-        def kept(reducer: Any, work: Any, static: bool) -> None:
-            """Keep Join's count of ranks: C++ calls its methods only while Python has it."""
-            asking("forward").state[COUNTED] = work
-            counted(reducer, work, static)
-
-        dist.Reducer._set_forward_pass_work_handle = kept
-        try:
-            yield
-        finally:
-            dist.Reducer._set_forward_pass_work_handle = counted
-            kind.wait, kind.done = wait, done
-            DistributedDataParallel._register_builtin_comm_hook = builtin
-            dist.Reducer._delay_all_reduce = delayed
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(torch._C.Future, "wait", partial(_pumped, True))
+        patches.wrap(torch._C.Future, "done", partial(_pumped, False))
+        patches.wrap(DistributedDataParallel, "_register_builtin_comm_hook", _in_python)
+        patches.wrap(dist.Reducer, "_delay_all_reduce", _at_once)
+        patches.wrap(dist.Reducer, "_set_forward_pass_work_handle", _kept)
 
 
-def _in_python(model: Any, comm_hook_type: Any) -> None:
+def _pumped(block: bool, real: Any, future: Any) -> Any:
+    _pump(future, block)
+    return real(future)
+
+
+def _at_once(delayed: Any, reducer: Any) -> None:
+    """Reduce all buckets of a static graph's first step, which C++ then waits for."""
+    rank = asking("backward")
+    rank.state[AT_ONCE] = True
+    try:
+        delayed(reducer)
+    finally:
+        del rank.state[AT_ONCE]
+
+
+def _kept(real: Any, reducer: Any, work: Any, static: bool) -> None:
+    """Keep Join's count of ranks: C++ calls its methods only while Python has it."""
+    asking("forward").state[COUNTED] = work
+    real(reducer, work, static)
+
+
+def _in_python(real: Any, model: Any, comm_hook_type: Any) -> None:
     """Register a C++ hook as the same hook in Python, since C++ accepts no futures of simdp."""
     kinds = dist.BuiltinCommHookType
     hooks = {
@@ -254,11 +240,11 @@ def _in_python(model: Any, comm_hook_type: Any) -> None:
 def all_reduce(how: Reduction) -> Exchange:
     """Reduce on all ranks; several tensors of a rank count as one, as in gloo."""
 
-    def carry(given: Sequence[CallArguments]) -> None:
-        inputs = [Joined(each.inputs) for each in given]
-        reduce_into("all_reduce", inputs, [each.array for each in inputs], how)
-        for each in inputs:
-            each.part()
+    def carry(calls: Sequence[CallArguments]) -> None:
+        inputs = [Joined(call.inputs) for call in calls]
+        reduce_into("all_reduce", inputs, [buffer.array for buffer in inputs], how)
+        for buffer in inputs:
+            buffer.part()
 
     return carry
 
@@ -283,8 +269,8 @@ class Joined:
 def reduce(how: Reduction, root: int) -> Exchange:
     """Reduce on one rank; the others keep their values."""
 
-    def carry(given: Sequence[CallArguments]) -> None:
-        inputs: list[Any] = [each.inputs[0] for each in given]
+    def carry(calls: Sequence[CallArguments]) -> None:
+        inputs: list[Any] = [call.inputs[0] for call in calls]
         reduce_into("reduce", inputs, [inputs[root].array], how, root)
 
     return carry
@@ -293,12 +279,12 @@ def reduce(how: Reduction, root: int) -> Exchange:
 def reduce_scatter(how: Reduction) -> Exchange:
     """Reduce like an all_reduce; every rank keeps its piece."""
 
-    def carry(given: Sequence[CallArguments]) -> None:
-        inputs: list[Any] = [each.inputs[0] for each in given]
+    def carry(calls: Sequence[CallArguments]) -> None:
+        inputs: list[Any] = [call.inputs[0] for call in calls]
         whole = np.empty_like(inputs[0].array)
         reduce_into("all_reduce", inputs, [whole], how)
-        for each, piece in zip(given, np.split(whole, len(given)), strict=True):
-            _output(each).array[...] = piece
+        for call, piece in zip(calls, np.split(whole, len(calls)), strict=True):
+            _output(call).array[...] = piece
 
     return carry
 
@@ -306,14 +292,14 @@ def reduce_scatter(how: Reduction) -> Exchange:
 def reduce_scatter_list(how: Reduction) -> Exchange:
     """Reduce a tensor of each list on each rank."""
 
-    def carry(given: Sequence[CallArguments]) -> None:
-        found = []
-        for place, each in enumerate(given):
-            inputs: list[Any] = [other.inputs[place] for other in given]
-            found.append(np.empty_like(_output(each).array))
-            reduce_into("reduce", inputs, [found[-1]], how, place)
-        for each, piece in zip(given, found, strict=True):
-            _output(each).array[...] = piece
+    def carry(calls: Sequence[CallArguments]) -> None:
+        pieces = []
+        for place, call in enumerate(calls):
+            inputs: list[Any] = [other.inputs[place] for other in calls]
+            pieces.append(np.empty_like(_output(call).array))
+            reduce_into("reduce", inputs, [pieces[-1]], how, place)
+        for call, piece in zip(calls, pieces, strict=True):
+            _output(call).array[...] = piece
 
     return carry
 
@@ -321,14 +307,14 @@ def reduce_scatter_list(how: Reduction) -> Exchange:
 def moved(collective: str, root: int = 0) -> Exchange:
     """Copy tensors by `simdp.engine.programs.groups.EXCHANGES`, once all ranks have called."""
 
-    def carry(given: Sequence[CallArguments]) -> None:
+    def carry(calls: Sequence[CallArguments]) -> None:
         copied = collective == "all_to_all"  # which may be in place
-        arrays = [CallArguments(_arrays(a.inputs, copied), _arrays(a.outputs)) for a in given]
+        arrays = [CallArguments(_arrays(a.inputs, copied), _arrays(a.outputs)) for a in calls]
         if collective == "all_gather" and len(arrays[0].outputs) == 1:
-            arrays = [CallArguments(a.inputs, np.split(a.outputs[0], len(given))) for a in arrays]
+            arrays = [CallArguments(a.inputs, np.split(a.outputs[0], len(calls))) for a in arrays]
         values = EXCHANGES[collective](arrays, ALONE, "SUM", root)
-        for each, found in zip(arrays, values, strict=True):
-            deliver(found, each)
+        for call, value in zip(arrays, values, strict=True):
+            deliver(value, call)
 
     return carry
 
@@ -337,8 +323,8 @@ def _arrays(buffers: Sequence[Any], copied: bool = False) -> list[Any]:
     return [buffer.array.copy() if copied else buffer.array for buffer in buffers]
 
 
-def _output(given: CallArguments) -> Any:
-    return given.outputs[0]
+def _output(call: CallArguments) -> Any:
+    return call.outputs[0]
 
 
 def rows(tensor: Any, sizes: Sequence[int] | None, n: int) -> list[Any]:
@@ -451,19 +437,12 @@ class Virtual(dist.ProcessGroup):
         rank, first = self._member, (*inputs, *outputs)[0]
         clock, self._calls = rank.issue(), self._calls + 1
         dtype = str(first.dtype).removeprefix("torch.")
-        asked = CallSignature(name, dtype, (first.size,) if shape is None else shape, more)
-        given = CallArguments(cast(Any, inputs), cast(Any, outputs))
-        real, carry = first.real, exchange or moved(collective, root)
-
-        def carried(given: Sequence[CallArguments]) -> None:
-            if real:
-                carry(given)
-
+        call = CallSignature(name, dtype, (first.size,) if shape is None else shape, more)
+        buffers = CallArguments(cast(Any, inputs), cast(Any, outputs))
+        carry = (exchange or moved(collective, root)) if first.real else (lambda calls: None)
         several = len(self._groups) > 1
         group = self._groups.get(device_type(tensors[0]), self._group) if several else self._group
-        handle = group.issue(
-            rank.rank, clock, asked, given, collective, "SUM", root, False, carried
-        )
+        handle = group.issue(rank.rank, clock, call, buffers, collective, "SUM", root, False, carry)
         return self._begun(Work(rank, [handle], tensors))
 
     def _begun(self, work: Work) -> Work:
@@ -480,13 +459,12 @@ class Virtual(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce the tensors of all ranks on all of them."""
-        call = "all_reduce"
-        given = listed(tensors)
-        how = reduction(op_of(opts), call, given[0])
-        memory, exchange = of(given, call), all_reduce(how)
-        shape = (sum(each.size for each in memory),)
+        call, tensors = "all_reduce", as_list(tensors)
+        how = reduction(op_of(opts), call, tensors[0])
+        memory, exchange = of(tensors, call), all_reduce(how)
+        shape = (sum(buffer.size for buffer in memory),)
         return self._call(
-            call, call, memory, memory, exchange, given, more=f"op={how}", shape=shape
+            call, call, memory, memory, exchange, tensors, more=f"op={how}", shape=shape
         )
 
     allreduce_coalesced = allreduce
@@ -494,7 +472,7 @@ class Virtual(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce the tensors of all ranks on one of them."""
         call, root = "reduce", opts.rootRank
-        (tensor,) = listed(tensors)
+        (tensor,) = as_list(tensors)
         how = reduction(op_of(opts), call, tensor)
         memory = Buffer(tensor, call)
         outputs = [memory] if root == self._place else []
@@ -505,7 +483,7 @@ class Virtual(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Reduce the lists of all ranks, each member's piece on that member."""
         call = "reduce_scatter"
-        (output,), (pieces,) = listed(outputs), lists(inputs)
+        (output,), (pieces,) = as_list(outputs), lists(inputs)
         how = reduction(op_of(opts), call, output)
         memory, target = of(pieces, call), Buffer(output, call)
         exchange = reduce_scatter_list(how)
@@ -540,7 +518,7 @@ class Virtual(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         """Copy one rank's tensor to all."""
         call, root = "broadcast", opts.rootRank
-        (tensor,) = listed(tensors)
+        (tensor,) = as_list(tensors)
         memory = [Buffer(tensor, call)]
         inputs, outputs = (memory, []) if root == self._place else ([], memory)
         more = f"root={self._group.ranks[root]}"
@@ -549,7 +527,7 @@ class Virtual(dist.ProcessGroup):
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Collect the tensors of all ranks on all of them."""
         call = "all_gather"
-        (targets,), (tensor,) = lists(outputs), listed(inputs)
+        (targets,), (tensor,) = lists(outputs), as_list(inputs)
         memory = of(targets, call)
         return self._call(call, call, [Buffer(tensor, call)], memory, None, list(targets))
 
@@ -576,15 +554,15 @@ class Virtual(dist.ProcessGroup):
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Collect several tensors of all ranks on all of them."""
         works = [
-            self.allgather([[each[number] for each in outputs]], [tensor])
+            self.allgather([[tensors[number] for tensors in outputs]], [tensor])
             for number, tensor in enumerate(inputs)
         ]
-        return self._together(works, [tensor for each in outputs for tensor in each])
+        return self._together(works, [tensor for tensors in outputs for tensor in tensors])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Collect the tensors of all ranks on one of them."""
         call, root = "gather", opts.rootRank
-        (tensor,) = listed(inputs)
+        (tensor,) = as_list(inputs)
         targets = list(outputs[0]) if root == self._place else []
         memory, source = of(targets, call), [Buffer(tensor, call)]
         more = f"root={self._group.ranks[root]}"
@@ -600,7 +578,7 @@ class Virtual(dist.ProcessGroup):
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Send each rank its piece of one rank's list."""
         call, root = "scatter", opts.rootRank
-        (output,) = listed(outputs)
+        (output,) = as_list(outputs)
         pieces = of(inputs[0], call) if root == self._place else []
         target = [Buffer(output, call)]
         more, shape = f"root={self._group.ranks[root]}", (target[0].size,)
@@ -647,12 +625,12 @@ class Virtual(dist.ProcessGroup):
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         """Send a tensor to a place of the group."""
-        (tensor,), rank = listed(tensors), self._member
+        (tensor,), rank = as_list(tensors), self._member
         memory, target = Buffer(tensor, "send"), self._group.ranks[dst]
-        asked = message("send", memory, f"dst={target}", tag)
+        call = message("send", memory, f"dst={target}", tag)
         clock, name = rank.issue(), self._group.name
         post = rank.runtime.messages.send
-        handle = post(rank.rank, clock, asked, memory.array, target, tag, name)
+        handle = post(rank.rank, clock, call, memory.array, target, tag, name)
         return self._begun(Work(rank, [handle], [tensor]))
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
@@ -664,12 +642,12 @@ class Virtual(dist.ProcessGroup):
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:
-        (tensor,), rank = listed(tensors), self._member
+        (tensor,), rank = as_list(tensors), self._member
         memory = Buffer(tensor, "recv")
-        asked = message("recv", memory, f"src={source}", tag)
+        call = message("recv", memory, f"src={source}", tag)
         clock, name = rank.issue(), self._group.name
         post = rank.runtime.messages.receive
-        handle = post(rank.rank, clock, asked, memory.array, source, tag, name)
+        handle = post(rank.rank, clock, call, memory.array, source, tag, name)
         return self._begun(Work(rank, [handle], [tensor], self._group.place))
 
     def _start_coalescing(self, device: Any = None) -> None:
@@ -677,4 +655,5 @@ class Virtual(dist.ProcessGroup):
 
     def _end_coalescing(self, device: Any = None) -> Work | None:
         works, self._batch = self._batch or [], None
-        return self._together(works, flat_tensors(works)) if works else None
+        tensors = [tensor for work in works for tensor in work.tensors]
+        return self._together(works, tensors) if works else None

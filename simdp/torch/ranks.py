@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from typing import Any, Protocol
 
 from simdp.engine.programs.records import Handle
@@ -135,13 +136,13 @@ def asking(call: str) -> Rank:
     ProgramError
         If the code runs on no rank.
     """
-    found = current()
-    if found is None:
+    rank = current()
+    if rank is None:
         raise ProgramError(
             f"{call}: this code runs on no rank; threads that a rank starts are no ranks, so call "
             "it in the rank's own thread."
         )
-    return found
+    return rank
 
 
 def become(rank: Rank | None) -> None:
@@ -183,11 +184,39 @@ class Patches:
             self._stack.callback(setattr, owner, name, own)
         return before
 
-    def wrap(self, owner: Any, name: str, around: Callable[[Any], Callable[..., Any]]) -> None:
-        """Wrap a function; does nothing if it is missing."""
-        before = getattr(owner, name, None)
-        if before is not None:
-            self.put(owner, name, around(before))
+    def update(self, entries: dict[Any, Any], changes: dict[Any, Any]) -> None:
+        """Change entries of a dictionary; all of them are restored."""
+        before = dict(entries)
+        entries.update(changes)
+        self._stack.callback(entries.update, before)
+        self._stack.callback(entries.clear)
+
+    def wrap(
+        self,
+        owner: Any,
+        name: str,
+        call: Callable[..., Any],
+        state: Callable[[], Any] | None = None,
+    ) -> None:
+        """Replace a function by ``call``, which gets it as its first argument, if there is one.
+
+        With ``state``, such as `current`, it is replaced where that returns something, which
+        ``call`` gets before the function.
+        """
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        @wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if state is None:
+                return call(original, *args, **kwargs)
+            here = state()
+            if here is None:
+                return original(*args, **kwargs)
+            return call(here, original, *args, **kwargs)
+
+        self.put(owner, name, wrapped)
 
 
 class RankLocal:
@@ -215,6 +244,48 @@ class RankLocal:
     def end(self, rank: Rank) -> None:
         """Clean up after a rank, in the rank's thread, when its script has ended."""
 
+
+class Swapped(RankLocal):
+    """State of the process that is swapped whenever another rank runs; ``key`` is its name."""
+
+    key = ""
+
+    def fresh(self, rank: Rank) -> Any:
+        """Return the state in which a rank begins."""
+        raise NotImplementedError
+
+    def seen(self) -> Any:
+        """Return the state of the process."""
+        raise NotImplementedError
+
+    def show(self, state: Any) -> None:
+        """Set the state of the process."""
+        raise NotImplementedError
+
+    def patch(self, patches: Patches) -> None:
+        patches.undo(partial(self.show, self.seen()))
+
+    def begin(self, rank: Rank) -> None:
+        rank.state[self.key] = self.fresh(rank)
+        self.enter(rank)
+
+    def enter(self, rank: Rank) -> None:
+        if self.key in rank.state:
+            self.show(rank.state[self.key])
+
+    def leave(self, rank: Rank) -> None:
+        if self.key in rank.state:
+            rank.state[self.key] = self.seen()
+
+    def end(self, rank: Rank) -> None:
+        rank.state.pop(self.key, None)
+
+
+MAIN = "__main__"
+"""Key of a rank's main module, and its name in `sys.modules`."""
+
+MARKS = "marks"
+"""Key of the prefixes of a rank's lines, by stream; None for a hidden one."""
 
 PARTS: list[RankLocal] = []
 """All parts, in order of installation; they are left in reverse."""

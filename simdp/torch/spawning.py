@@ -12,8 +12,8 @@ import multiprocessing.process
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,7 @@ from simdp.distributed.launch import ProgramResult
 from simdp.errors import ProgramError
 from simdp.files import read_text
 from simdp.results.trace import Trace
-from simdp.torch.ranks import PARTS, Rank, RankLocal, asking, become, current
+from simdp.torch.ranks import MAIN, PARTS, Patches, Rank, RankLocal, asking, become, current
 
 KEY, STARTED = "spawned", "started"
 """Keys of a rank's started programs, and of its processes that have not run yet."""
@@ -89,18 +89,18 @@ def in_own_main(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     Only functions of the script found by name are replaced.
     """
-    main = sys.modules["__main__"]
+    main = sys.modules[MAIN]
     path = getattr(main, "__file__", None)
-    if path is None or fn.__module__ != "__main__" or "." in fn.__qualname__:
+    if path is None or fn.__module__ != MAIN or "." in fn.__qualname__:
         return fn
     own = ModuleType("__mp_main__")
     own.__file__, own.__spec__ = path, main.__spec__
     own.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = own
+    sys.modules[MAIN] = sys.modules[own.__name__] = own
     text = read_text(Path(path), "a script is Python")
     exec(compile(text, path, "exec", dont_inherit=True), own.__dict__)
-    found = getattr(own, fn.__qualname__, fn)
-    return found if callable(found) else fn
+    function = getattr(own, fn.__qualname__, fn)
+    return function if callable(function) else fn
 
 
 class Spawning(RankLocal):
@@ -109,32 +109,18 @@ class Spawning(RankLocal):
     def __init__(self, play: Play) -> None:
         self._play = play
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def patch(self, patches: Patches) -> None:
         kind: Any = multiprocessing.process.BaseProcess
-        module: Any = mp
-        inner: Any = mp.spawn.__globals__
-        system: Any = os
-        names = "start", "join", "is_alive", "exitcode"
-        methods = {name: vars(kind)[name] for name in names}
-        doors = {name: getattr(module, name) for name in ("spawn", "start_processes")}
-        forks = {name: getattr(system, name) for name in ("fork", "forkpty")}
-        kind.start, kind.join, kind.is_alive, kind.exitcode = self._methods(methods)
-        for name, fork in forks.items():
-            setattr(system, name, _guarded(fork, f"os.{name}()"))
-        for name in doors:
-            setattr(module, name, self._spawn)
-            inner[name] = self._spawn
-        try:
-            yield
-        finally:
-            inner.update(doors)
-            for name, door in doors.items():
-                setattr(module, name, door)
-            for name, fork in forks.items():
-                setattr(system, name, fork)
-            for name, method in methods.items():
-                setattr(kind, name, method)
+        patches.wrap(kind, "start", _start, current)
+        patches.wrap(kind, "join", self._join)
+        patches.wrap(kind, "is_alive", _is_alive)
+        patches.put(kind, "exitcode", property(partial(_exitcode, kind.exitcode)))
+        for name in ("fork", "forkpty"):
+            patches.wrap(os, name, partial(_refuse_fork, f"os.{name}()"), current)
+        doors = dict.fromkeys(("spawn", "start_processes"), self._spawn)
+        patches.update(mp.spawn.__globals__, doors)
+        for name, door in doors.items():
+            patches.put(mp, name, door)
 
     def end(self, rank: Rank) -> None:
         rank.state.pop(STARTED, None)
@@ -187,34 +173,28 @@ class Spawning(RankLocal):
         rank.state.setdefault(KEY, []).append((begun, result))
         rank.runtime.pass_until(rank.rank, begun + result.simulated_s)
 
-    def _methods(self, real: dict[str, Any]) -> tuple[Any, ...]:
-        """Replace the methods of a process: started ranks run when they are joined."""
+    def _join(self, real: Any, process: Any, timeout: float | None = None) -> None:
+        """Run the ranks that were started as processes."""
+        if hasattr(process, "_ended"):
+            self.run_started(asking("multiprocessing.Process.join"))
+        else:
+            real(process, timeout)
 
-        def start(process: Any) -> None:
-            if current() is None:
-                real["start"](process)
-                return
-            rank = _alone(f"multiprocessing.Process({process.name!r}).start")
-            process._ended = False
-            rank.state.setdefault(STARTED, []).append(process)
 
-        def join(process: Any, timeout: float | None = None) -> None:
-            if hasattr(process, "_ended"):
-                self.run_started(asking("multiprocessing.Process.join"))
-            else:
-                real["join"](process, timeout)
+def _start(rank: Rank, real: Any, process: Any) -> None:
+    _alone(f"multiprocessing.Process({process.name!r}).start")
+    process._ended = False
+    rank.state.setdefault(STARTED, []).append(process)
 
-        def is_alive(process: Any) -> bool:
-            if hasattr(process, "_ended"):
-                return not process._ended
-            return bool(real["is_alive"](process))
 
-        def exitcode(process: Any) -> int | None:
-            if hasattr(process, "_ended"):
-                return 0 if process._ended else None
-            return real["exitcode"].__get__(process)
+def _is_alive(real: Any, process: Any) -> bool:
+    return not process._ended if hasattr(process, "_ended") else bool(real(process))
 
-        return start, join, is_alive, property(exitcode)
+
+def _exitcode(real: Any, process: Any) -> int | None:
+    if hasattr(process, "_ended"):
+        return 0 if process._ended else None
+    return real.__get__(process)
 
 
 def _alone(call: str) -> Rank:
@@ -236,27 +216,23 @@ def _alone(call: str) -> Rank:
     return rank
 
 
-def _guarded(fork: Callable[[], int], call: str) -> Callable[[], int]:
-    def guarded() -> int:
-        if current() is None:
-            return fork()
-        raise ProgramError(
-            f"{call}: a rank is a thread, and cannot be doubled; start ranks with torchrun or "
-            f"{START}."
-        )
-
-    return guarded
+def _refuse_fork(call: str, rank: Rank, real: Any) -> int:
+    raise ProgramError(
+        f"{call}: a rank is a thread, and cannot be doubled; start ranks with torchrun or {START}."
+    )
 
 
-def together(result: ProgramResult, spawned: Sequence[tuple[float, ProgramResult]]) -> Any:
+def together(
+    result: ProgramResult, spawned: Sequence[tuple[float, ProgramResult]]
+) -> ProgramResult:
     """Concatenate the results of a script and of the programs that it spawned.
 
     ``spawned`` are the start [s] and the result of each.
     """
     blocks, names = list(result.trace.blocks), list(result.trace.names)
     largest = result
-    for begun, found in spawned:
-        for block in found.trace.blocks:
+    for begun, program in spawned:
+        for block in program.trace.blocks:
             blocks.append(
                 block._replace(
                     start=block.start + begun,
@@ -265,12 +241,11 @@ def together(result: ProgramResult, spawned: Sequence[tuple[float, ProgramResult
                     name=block.name + len(names),
                 )
             )
-        names += found.trace.names
-        if found.world_size >= largest.world_size:
-            largest = found
-            clocks = found.clocks + begun
-    values = largest.values
-    where = largest.where._replace(name=result.where.name)
-    trace = Trace(blocks, names)
-    stopped = result.stopped
-    return ProgramResult(result.name, where, result.seed, values, clocks, trace, stopped)
+        names += program.trace.names
+        if program.world_size >= largest.world_size:
+            largest = program
+            clocks = program.clocks + begun
+    where, trace = largest.where._replace(name=result.where.name), Trace(blocks, names)
+    return ProgramResult(
+        result.name, where, result.seed, largest.values, clocks, trace, result.stopped
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from simdp.torch.charging.mode import MOVED
 from simdp.torch.charging.updates import AFTER
-from simdp.torch.ranks import DONE, Rank, RankLocal, StepsDone
+from simdp.torch.ranks import DONE, Patches, Rank, RankLocal, StepsDone
 
 REPORTED = 10
 """Steps of rank 0 before the report of a run that goes on."""
@@ -59,13 +59,9 @@ class Steps(RankLocal):
         self.counted = Counted()
         self._moved: list[Counter[str]] = []  # until now, by the first step, and by the last
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def patch(self, patches: Patches) -> None:
         AFTER.append(self._stepped)
-        try:
-            yield
-        finally:
-            AFTER.remove(self._stepped)
+        patches.undo(partial(AFTER.remove, self._stepped))
 
     def begin(self, rank: Rank) -> None:
         rank.state[KEY] = Counted()
@@ -99,6 +95,7 @@ class Steps(RankLocal):
         """
         counters = self._moved or [Counter[str]()]
         moved = counters[2] - counters[1] if len(counters) == 3 else Counter(counters[0])
-        least = NAMED * moved[""]
-        unknown = [(name, nbytes) for name, nbytes in moved.most_common() if name]
-        return {name: nbytes / moved[""] for name, nbytes in unknown if nbytes > least}
+        whole = moved.pop("", 0.0)
+        return {
+            name: nbytes / whole for name, nbytes in moved.most_common() if nbytes > NAMED * whole
+        }

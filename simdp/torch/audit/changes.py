@@ -6,9 +6,8 @@ records what the change has left.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -26,7 +25,9 @@ from simdp.rng import stream
 from simdp.torch.audit.lines import Line, directly, running
 from simdp.torch.audit.observation import (
     DRAWS,
+    PLACES,
     Observation,
+    as_list,
     before_step,
     inner_optimizer,
     mine,
@@ -46,21 +47,6 @@ class Change(RankLocal):
     def rewritten(self, code: CodeType) -> CodeType:
         """Return the script's code, compiled anew if the change needs it."""
         return code
-
-    def patch(self, patches: Patches) -> None:
-        """Replace functions while the script runs."""
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            self.patch(Patches(stack))
-            yield
-
-
-def _rank() -> Rank:
-    rank = current()
-    assert rank is not None
-    return rank
 
 
 def at_each_step(patches: Patches, act: Callable[[Observation, Any], None]) -> None:
@@ -83,19 +69,19 @@ class ByMode(Change):
     """A change by a mode of each rank, which sees the calls of torch's functions."""
 
     def __init__(self) -> None:
-        self.modes: dict[int, Any] = {}
+        self.modes: dict[Rank, Any] = {}
 
     def mode(self, rank: Rank) -> TorchFunctionMode:
         """Return a rank's mode."""
         raise NotImplementedError
 
     def begin(self, rank: Rank) -> None:
-        self.modes[rank.rank] = self.mode(rank)
-        self.modes[rank.rank].__enter__()
+        self.modes[rank] = self.mode(rank)
+        self.modes[rank].__enter__()
 
     def end(self, rank: Rank) -> None:
-        if rank.rank in self.modes:
-            self.modes.pop(rank.rank).__exit__(None, None, None)
+        if rank in self.modes:
+            self.modes.pop(rank).__exit__(None, None, None)
 
 
 class Placed(Change):
@@ -108,9 +94,9 @@ class Placed(Change):
         self.places = dict(places)
 
     def begin(self, rank: Rank) -> None:
-        mine = rank.runtime.cluster.world_size, rank.rank
-        rank.state["places"] = {
-            name: place for (*where, name), place in self.places.items() if tuple(where) == mine
+        own = rank.runtime.cluster.world_size, rank.rank
+        rank.state[PLACES] = {
+            name: place for (*where, name), place in self.places.items() if tuple(where) == own
         }
 
 
@@ -137,37 +123,32 @@ class WeightedLosses(Change):
         self.factors, self.count = dict(factors), count
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(torch.autograd, "backward", self._around)
+        patches.wrap(torch.autograd, "backward", self._backward, mine)
 
-    def _around(self, original: Any) -> Any:
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            rank, here = current(), mine()
-            if rank is None or here is None or torch._C._current_graph_task_id() != -1:
-                return original(tensors, grad_tensors, *args, **kwargs)
+    def _backward(
+        self, here: Observation, original: Any, tensors: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if torch._C._current_graph_task_id() == -1:
+            losses = as_list(tensors)
             number = len(here.record.backwards) - 1  # that of this one is already there
-            listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            factor = self.factors.get((rank.rank, number), 1.0)
+            factor = self.factors.get((here.rank.rank, number), 1.0)
             if self.count is not None:
-                factor = self._share(listed[0])
+                count = None if here.backward is None else self.count(here.backward)
+                factor = _share(losses[0], count or 0.0)
             if factor != 1:
-                tensors = [one * factor for one in listed]
-            return original(tensors, grad_tensors, *args, **kwargs)
+                tensors = [loss * factor for loss in losses]
+        return original(tensors, *args, **kw)
 
-        return backward
 
-    def _share(self, loss: Any) -> float:
-        """Return this rank's count over the mean of all ranks'."""
-        here = mine()
-        found = None
-        if self.count is not None and here is not None and here.backward is not None:
-            found = self.count(here.backward)
-        if not several_ranks():
-            return 1.0
-        with unobserved(), torch.no_grad():
-            total = loss.new_tensor([found or 0.0])
-            dist.all_reduce(total)
-            number = float(values(total)[0])
-        return (found or 0.0) * dist.get_world_size() / number if number else 1.0
+def _share(loss: Any, count: float) -> float:
+    """Return this rank's count over the mean of all ranks'."""
+    if not several_ranks():
+        return 1.0
+    with unobserved(), torch.no_grad():
+        total = loss.new_tensor([count])
+        dist.all_reduce(total)
+        number = float(values(total)[0])
+    return count * dist.get_world_size() / number if number else 1.0
 
 
 class ScalarTrace(ByMode):
@@ -177,25 +158,20 @@ class ScalarTrace(ByMode):
         return _Scalars()
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(torch.autograd, "backward", self._around)
+        patches.wrap(torch.autograd, "backward", self._backward, mine)
 
-    def _around(self, original: Any) -> Any:
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            rank, here = current(), mine()
-            if rank is not None and here is not None and here.backward is not None:
-                mode = self.modes[rank.rank]
-                here.backward.scalars = mode.found
-                here.backward.sizes = mode.sizes
-                mode.found, mode.sizes = {}, {}
-            return original(*args, **kwargs)
-
-        return backward
+    def _backward(self, here: Observation, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if here.backward is not None:
+            mode = self.modes[here.rank]
+            here.backward.scalars, here.backward.sizes = mode.scalars, mode.sizes
+            mode.scalars, mode.sizes = {}, {}
+        return original(*args, **kwargs)
 
 
 class _Scalars(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[Line, float] = {}
+        self.scalars: dict[Line, float] = {}
         self.sizes: dict[Line, float] = {}  # elements of larger results
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -210,9 +186,9 @@ class _Scalars(TorchFunctionMode):
                 with torch._C.DisableTorchFunction():
                     number = float(values(result)[0])
                 if number > 0 and torch.is_grad_enabled():
-                    self.found[line] = number
+                    self.scalars[line] = number
                 elif number > 0:  # of a metric, more often than of the loss
-                    self.found.setdefault(line, number)
+                    self.scalars.setdefault(line, number)
         return result
 
 
@@ -265,54 +241,48 @@ class ScaledAtStep(Change):
 class ClippedAtStep(Change):
     """Clips gradients before each step, in place of the script's calls and hooks."""
 
+    def __init__(self) -> None:
+        # by function and parameters; and parameters with their hooks
+        self.clips: dict[Rank, dict[Any, Callable[[], Any]]] = {}
+        self.hooks: dict[Rank, list[tuple[Any, Callable[[Any], Any]]]] = {}
+
     def begin(self, rank: Rank) -> None:
-        rank.state["clips"], rank.state["hooks"] = {}, []
+        self.clips[rank], self.hooks[rank] = {}, []
 
     def patch(self, patches: Patches) -> None:
         for owner in (nn.utils, nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
-                patches.wrap(owner, name, functools.partial(self._later, name))
-        patches.wrap(torch.Tensor, "register_hook", self._hook_later)
+                patches.wrap(owner, name, partial(self._clip_later, name), current)
+        patches.wrap(torch.Tensor, "register_hook", self._hook_later, current)
         at_each_step(patches, self._clip)
 
-    def _later(self, name: str, original: Any) -> Any:
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            rank = current()
-            if rank is None:
-                return original(parameters, *args, **kwargs)
-            listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            key = (name, tuple(id(one) for one in listed))
-            rank.state["clips"][key] = (original, listed, args, kwargs)
-            if name == "clip_grad_value_":
-                return None
-            grads = [one.grad for one in listed if one.grad is not None]
-            return nn.utils.get_total_norm(grads)
+    def _clip_later(
+        self, name: str, rank: Rank, original: Any, parameters: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        parameters = as_list(parameters)
+        key = (name, tuple(id(parameter) for parameter in parameters))
+        self.clips[rank][key] = partial(original, parameters, *args, **kwargs)
+        if name == "clip_grad_value_":
+            return None
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return nn.utils.get_total_norm(grads)
 
-        return clip
-
-    def _hook_later(self, original: Any) -> Any:
-        def register_hook(self: Any, hook: Any) -> Any:
-            rank = current()
-            if rank is None or not isinstance(self, nn.Parameter) or running() is None:
-                return original(self, hook)
-            if getattr(hook, "__module__", "").startswith("simdp."):
-                return original(self, hook)
-            rank.state["hooks"].append((self, hook))
-            return original(self, lambda grad: None)
-
-        return register_hook
+    def _hook_later(self, rank: Rank, original: Any, tensor: Any, hook: Any) -> Any:
+        by_simdp = getattr(hook, "__module__", "").startswith("simdp.")
+        if not isinstance(tensor, nn.Parameter) or running() is None or by_simdp:
+            return original(tensor, hook)
+        self.hooks[rank].append((tensor, hook))
+        return original(tensor, lambda grad: None)
 
     def _clip(self, here: Observation, optimizer: Any) -> None:
-        rank = _rank()
+        clips, self.clips[here.rank] = self.clips[here.rank], {}
         with unobserved(), torch.no_grad():
-            for parameter, hook in rank.state["hooks"]:
-                if parameter.grad is not None:
-                    found = hook(parameter.grad)
-                    if found is not None:
-                        parameter.grad.copy_(found)
-            for original, listed, more, named in rank.state["clips"].values():
-                original(listed, *more, **named)
-        rank.state["clips"] = {}
+            for parameter, hook in self.hooks[here.rank]:
+                changed = None if parameter.grad is None else hook(parameter.grad)
+                if changed is not None:
+                    parameter.grad.copy_(changed)
+            for clip in clips.values():
+                clip()
 
 
 class ImposedRates(Change):
@@ -321,8 +291,7 @@ class ImposedRates(Change):
     def __init__(self, settings: Mapping[tuple[int, int], tuple[dict[str, Any], ...]]) -> None:
         self.settings = dict(settings)
 
-    def begin(self, rank: Rank) -> None:
-        rank.state["rates"] = {}
+        self.replaced: dict[int, list[dict[str, Any]]] = {}  # by the optimizer's identity
 
     def patch(self, patches: Patches) -> None:
         at_each_step(patches, self._set)
@@ -330,26 +299,18 @@ class ImposedRates(Change):
 
     def _set(self, here: Observation, optimizer: Any) -> None:
         number = here.number_of_optimizer(optimizer)
-        count = sum(one.optimizer == number for one in here.record.steps)
-        settings = self.settings.get((number, count))
-        if settings is None:
-            return
-        groups = optimizer.param_groups
-        _rank().state["rates"][id(optimizer)] = [
-            {key: group[key] for key in given if key in group}
-            for group, given in zip(groups, settings, strict=False)
+        settings = self.settings.get((number, here.steps_of(number)), ())
+        pairs = list(zip(optimizer.param_groups, settings, strict=False))
+        self.replaced[id(optimizer)] = [
+            {key: group[key] for key in imposed if key in group} for group, imposed in pairs
         ]
-        for group, given in zip(groups, settings, strict=False):
-            group.update({key: value for key, value in given.items() if key in group})
+        for group, imposed in pairs:
+            group.update({key: value for key, value in imposed.items() if key in group})
 
     def _restore(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        here, rank = mine(), current()
-        if here is None or rank is None:
-            return
-        for group, kept in zip(
-            optimizer.param_groups, rank.state["rates"].pop(id(optimizer), []), strict=False
-        ):
-            group.update(kept)
+        replaced = self.replaced.pop(id(optimizer), [])
+        for group, settings in zip(optimizer.param_groups, replaced, strict=False):
+            group.update(settings)
 
 
 # Weights ------------------------------------------------------------------------------------------
@@ -358,33 +319,23 @@ class ImposedRates(Change):
 class FirstCall(Change):
     """Calls `act` with each module that trains, before its first call by the script."""
 
-    def begin(self, rank: Rank) -> None:
-        rank.state[self.key] = set()
+    def __init__(self) -> None:
+        self.called: dict[Rank, set[int]] = {}  # identities of modules
 
-    @property
-    def key(self) -> str:
-        """Key of the modules seen."""
-        return f"first call {type(self).__name__}"
+    def begin(self, rank: Rank) -> None:
+        self.called[rank] = set()
 
     def patch(self, patches: Patches) -> None:
-        change = self
+        patches.wrap(nn.Module, "__call__", self._call, current)
 
-        def around(called: Any) -> Any:
-            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-                rank = current()
-                if rank is not None and torch.is_grad_enabled():
-                    seen: set[int] = rank.state[change.key]
-                    if id(self) not in seen:
-                        seen |= {id(one) for one in self.modules()}
-                        with unobserved(), torch.no_grad():
-                            change.act(self)
-                return called(self, *args, **kwargs)
+    def _call(self, rank: Rank, called: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and id(module) not in self.called[rank]:
+            self.called[rank] |= {id(part) for part in module.modules()}
+            with unobserved(), torch.no_grad():
+                self.act(rank, module)
+        return called(module, *args, **kwargs)
 
-            return __call__
-
-        patches.wrap(nn.Module, "__call__", around)
-
-    def act(self, module: Any) -> None:
+    def act(self, rank: Rank, module: Any) -> None:
         """Change a module."""
         raise NotImplementedError
 
@@ -392,7 +343,7 @@ class FirstCall(Change):
 class BroadcastWeights(FirstCall):
     """Gives every rank the parameters and buffers of rank 0."""
 
-    def act(self, module: Any) -> None:
+    def act(self, rank: Rank, module: Any) -> None:
         _from_rank_0(module)
 
 
@@ -412,26 +363,26 @@ class Nudged(FirstCall):
         super().patch(patches)
         at_each_step(patches, self._gradients)
 
-    def act(self, module: Any) -> None:
-        drawn = stream(0, "nudged weights")
+    def act(self, rank: Rank, module: Any) -> None:
+        generator = stream(0, "nudged weights")
         for parameter in module.parameters():
             local = getattr(parameter, "_local_tensor", parameter)
             if not local.is_floating_point() or local.is_meta:
                 continue
-            signs = torch.from_numpy(drawn.choice([-1.0, 1.0], size=tuple(local.shape)))
+            signs = torch.from_numpy(generator.choice([-1.0, 1.0], size=tuple(local.shape)))
             away = signs.to(local.dtype) * float("inf")
             with torch._C._DisableTorchDispatch():
                 moved = torch.nextafter(local.detach().cpu(), away)
                 local.copy_(moved * (1 + signs.to(local.dtype) * self.unit / 2))
 
     def _gradients(self, here: Observation, optimizer: Any) -> None:
-        drawn = stream(0, "nudged gradients", len(here.record.steps))
+        generator = stream(0, "nudged gradients", len(here.record.steps))
         with unobserved(), torch.no_grad(), torch._C._DisableTorchDispatch():
             for parameter in parameters_of(optimizer):
                 grad = getattr(parameter.grad, "_local_tensor", parameter.grad)
                 if grad is None or grad.is_meta or grad.layout is not torch.strided:
                     continue
-                noise = torch.from_numpy(drawn.standard_normal(tuple(grad.shape)))
+                noise = torch.from_numpy(generator.standard_normal(tuple(grad.shape)))
                 unit = max(self.unit, torch.finfo(grad.dtype).eps)
                 scale = grad.double().pow(2).mean().sqrt() * unit
                 grad.add_((noise * scale * UNITS).to(grad.dtype))
@@ -445,61 +396,45 @@ class NoCommHooks(Change):
     """Lets DDP reduce gradients itself, whatever hooks the script registers."""
 
     def patch(self, patches: Patches) -> None:
-        patches.put(DistributedDataParallel, "register_comm_hook", lambda *given: None)
+        patches.put(DistributedDataParallel, "register_comm_hook", lambda *_: None)
 
 
 class AveragedBuffers(Change):
     """Averages the buffers of a module over ranks before and after its calls that train."""
 
     def patch(self, patches: Patches) -> None:
-        def around(called: Any) -> Any:
-            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-                here = mine()
-                trains = here is not None and here.depth == 1 and torch.is_grad_enabled()
-                if trains:
-                    _averaged(self)
-                found = called(self, *args, **kwargs)
-                if trains:
-                    _averaged(self)
-                return found
+        patches.wrap(nn.Module, "__call__", self._call, mine)
 
-            return __call__
+    def _call(self, here: Observation, called: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+        trains = here.depth == 1 and torch.is_grad_enabled() and several_ranks()
+        if trains:
+            self._average(module)
+        value = called(module, *args, **kwargs)
+        if trains:
+            self._average(module)
+        return value
 
-        patches.wrap(nn.Module, "__call__", around)
-
-
-def _averaged(module: Any) -> None:
-    if not several_ranks():
-        return
-    with unobserved(), torch.no_grad():
-        for buffer in module.buffers():
-            if buffer.is_floating_point():
-                flat = buffer.detach().contiguous().clone()
-                dist.all_reduce(flat)
-                buffer.copy_(flat / dist.get_world_size())
+    def _average(self, module: Any) -> None:
+        with unobserved(), torch.no_grad():
+            for buffer in module.buffers():
+                if buffer.is_floating_point():
+                    flat = buffer.detach().contiguous().clone()
+                    dist.all_reduce(flat)
+                    buffer.copy_(flat / dist.get_world_size())
 
 
 class SyncedModules(Change):
     """Gives modules without an optimizer the weights of rank 0 before each call by the script."""
 
     def patch(self, patches: Patches) -> None:
-        def around(called: Any) -> Any:
-            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-                here = mine()
-                if here is not None and here.depth == 1 and _without_optimizer(here, self):
-                    _from_rank_0(self)
-                return called(self, *args, **kwargs)
+        patches.wrap(nn.Module, "__call__", self._call, mine)
 
-            return __call__
-
-        patches.wrap(nn.Module, "__call__", around)
-
-
-def _without_optimizer(here: Any, module: Any) -> bool:
-    if not here.parameters:
-        return False
-    found = [id(parameter) for parameter in module.parameters()]
-    return bool(found) and not any(key in here.parameters for key in found)
+    def _call(self, here: Observation, called: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+        if here.depth == 1 and here.parameters:
+            own = {id(parameter) for parameter in module.parameters()}
+            if own and own.isdisjoint(here.parameters):
+                _from_rank_0(module)
+        return called(module, *args, **kwargs)
 
 
 def _from_rank_0(module: Any) -> None:
@@ -517,19 +452,10 @@ class FindUnused(Change):
     """Lets DistributedDataParallel find unused parameters."""
 
     def patch(self, patches: Patches) -> None:
-        found = _with_option(find_unused_parameters=True, static_graph=False)
-        patches.wrap(DistributedDataParallel, "__init__", found)
+        patches.wrap(DistributedDataParallel, "__init__", self._initialise)
 
-
-def _with_option(**options: Any) -> Callable[[Any], Any]:
-    def around(original: Any) -> Any:
-        @functools.wraps(original)
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(self, *args, **{**kwargs, **options})
-
-        return __init__
-
-    return around
+    def _initialise(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        original(*args, **{**kwargs, "find_unused_parameters": True, "static_graph": False})
 
 
 # Resuming -----------------------------------------------------------------------------------------
@@ -546,8 +472,8 @@ class RestoredOptimizers(Change):
 
     def _load(self, here: Observation, optimizer: Any) -> None:
         number = here.number_of_optimizer(optimizer)
-        state = self.states.get((_rank().rank, number))
-        if state is not None and not any(one.optimizer == number for one in here.record.steps):
+        state = self.states.get((here.rank.rank, number))
+        if state is not None and not here.steps_of(number):
             with unobserved():
                 inner_optimizer(optimizer).load_state_dict(state[0])
 
@@ -559,41 +485,32 @@ class RestoredGenerators(FirstCall):
     """
 
     def __init__(self, states: Mapping[tuple[int, int], Any]) -> None:
+        super().__init__()
         first = {rank: state for (rank, number), state in states.items() if not number}
+        self.restored: set[Rank] = set()
         self.states = {rank: state[1] for rank, state in first.items()}
         self.own = {
-            (rank, number): one for rank, state in first.items() for number, one in state[2].items()
+            (rank, number): own for rank, state in first.items() for number, own in state[2].items()
         }
-
-    def begin(self, rank: Rank) -> None:
-        super().begin(rank)
-        rank.state["generators restored"] = False
 
     def patch(self, patches: Patches) -> None:
         super().patch(patches)
         for name in DRAWS:
-            patches.wrap(torch, name, self._around)
+            patches.wrap(torch, name, self._draw, mine)
 
-    def act(self, module: Any) -> None:
-        rank = _rank()
+    def act(self, rank: Rank, module: Any) -> None:
         states = self.states.get(rank.rank)
-        if rank.state["generators restored"] or states is None:
-            return
-        rank.state["generators restored"] = True
-        restore_generators(states)
+        if states is not None and rank not in self.restored:
+            self.restored.add(rank)
+            restore_generators(states)
 
-    def _around(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def draw(*args: Any, **kwargs: Any) -> Any:
-            here, rank, generator = mine(), current(), kwargs.get("generator")
-            if here is not None and rank is not None and generator is not None:
-                number = here.number_of(generator)
-                state = None if number is None else self.own.pop((rank.rank, number), None)
-                if state is not None:
-                    generator.set_state(state)
-            return original(*args, **kwargs)
-
-        return draw
+    def _draw(self, here: Observation, original: Any, *args: Any, **kwargs: Any) -> Any:
+        generator: Any = kwargs.get("generator")
+        number = None if generator is None else here.number_of(generator)
+        state = None if number is None else self.own.pop((here.rank.rank, number), None)
+        if state is not None:
+            generator.set_state(state)
+        return original(*args, **kwargs)
 
 
 # Precision ----------------------------------------------------------------------------------------
@@ -610,62 +527,45 @@ class NoAutocast(Change):
         from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy  # takes a second
         from torch.nn.parallel.distributed import _MixedPrecision  # DDP's
 
+        super().__init__()
         self.policies = MixedPrecision, MixedPrecisionPolicy, _MixedPrecision
 
     def patch(self, patches: Patches) -> None:
-        kind = torch.amp.autocast_mode.autocast
-        patches.wrap(kind, "__enter__", self._around)
+        patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", self._enter)
         for policy in self.policies:
-            patches.wrap(policy, "__init__", self._mixing)
+            patches.wrap(policy, "__init__", self._mix)
 
-    def _mixing(self, original: Any) -> Any:
-        def lifted(dtype: Any) -> Any:
-            return self.longer if isinstance(dtype, torch.dtype) and dtype in LOWER else dtype
+    def _mix(self, original: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
+        named = {key: lifted(value, self.longer) for key, value in kwargs.items()}
+        original(policy, *(lifted(value, self.longer) for value in args), **named)
 
-        @functools.wraps(original)
-        def __init__(policy: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            named = {key: lifted(value) for key, value in kwargs.items()}
-            original(policy, *(lifted(value) for value in args), **named)
-
-        return __init__
-
-    def _around(self, original: Any) -> Any:
-        def __enter__(self: Any) -> Any:  # noqa: N807
-            self._enabled = False
-            return original(self)
-
-        return __enter__
+    def _enter(self, original: Any, autocast: Any) -> Any:
+        autocast._enabled = False
+        return original(autocast)
 
 
-class Float64(NoAutocast):
+def lifted(value: Any, longer: torch.dtype) -> Any:
+    """Return a longer data type in place of a shorter one; other values as they are."""
+    return longer if isinstance(value, torch.dtype) and value in LOWER else value
+
+
+class Float64(NoAutocast, ByMode):
     """Computes in float64: parameters, data, autocast, and the mixed precision of FSDP and DDP."""
 
     longer = torch.float64
 
-    def begin(self, rank: Rank) -> None:
+    def mode(self, rank: Rank) -> TorchFunctionMode:
         torch.set_default_dtype(torch.float64)
-        mode = rank.state["float64"] = _Lifted()
-        mode.__enter__()
-
-    def end(self, rank: Rank) -> None:
-        mode = rank.state.pop("float64", None)
-        if mode is not None:
-            mode.__exit__(None, None, None)
+        return _Lifted()
 
     def patch(self, patches: Patches) -> None:
         super().patch(patches)
-        patches.wrap(torch, "set_default_dtype", lambda original: lambda dtype: None)
-        patches.wrap(torch, "load", _loading)
+        patches.put(torch, "set_default_dtype", lambda dtype: None)
+        patches.wrap(torch, "load", self._load)
 
-
-def _loading(original: Any) -> Any:
-    @functools.wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
+    def _load(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():  # a file's tensors are made from its own numbers
-            found = original(*args, **kwargs)
-            return _doubled(found)
-
-    return load
+            return _doubled(original(*args, **kwargs))
 
 
 def _doubled(value: Any) -> Any:
@@ -673,24 +573,20 @@ def _doubled(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.double() if value.dtype in LOWER else value
     if isinstance(value, dict):
-        return type(value)((key, _doubled(one)) for key, one in value.items())
+        return type(value)((key, _doubled(inner)) for key, inner in value.items())
     if type(value) in (list, tuple):
-        return type(value)(_doubled(one) for one in value)
+        return type(value)(_doubled(inner) for inner in value)
     return value
 
 
 class _Lifted(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = {key: _lifted_dtype(value) for key, value in (kwargs or {}).items()}
-        given = tuple(_lifted_dtype(value) for value in args)
+        named = {key: lifted(value, torch.float64) for key, value in (kwargs or {}).items()}
+        args = tuple(lifted(value, torch.float64) for value in args)
         name = getattr(func, "__name__", "")
-        if name in ("float", "half", "bfloat16") and given and isinstance(given[0], torch.Tensor):
-            return given[0].double()
-        result = func(*given, **named)
+        if name in ("float", "half", "bfloat16") and args and isinstance(args[0], torch.Tensor):
+            return args[0].double()
+        result = func(*args, **named)
         if isinstance(result, torch.Tensor) and result.dtype in LOWER and not result.requires_grad:
             return result.double()
         return result
-
-
-def _lifted_dtype(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in LOWER else value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -16,39 +16,34 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils.data import DataLoader, Subset, dataloader
+from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch as fetching
 
-from simdp.torch.audit.changes import ByMode, Change, _rank
+from simdp.torch.audit.changes import ByMode, Change
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.lines import Line, directly, running
-from simdp.torch.audit.loaders import has_epoch, samplers, whole_indices
-from simdp.torch.audit.observation import LOSSES, mine, unobserved
+from simdp.torch.audit.loaders import behind_subsets, has_epoch, samplers, whole_indices
+from simdp.torch.audit.observation import LOSSES, Observation, mine, unobserved
 from simdp.torch.audit.records import BackwardRecord, RankRecord
 from simdp.torch.audit.sketches import values
 from simdp.torch.generators import generator_states, restore_generators, seed_generators
-from simdp.torch.ranks import Patches, Rank, current
+from simdp.torch.ranks import MARKS, Patches, Rank, current
 
 
 class EpochsSet(Change):
     """Calls ``set_epoch`` of samplers with the number of the iteration."""
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(DataLoader, "__iter__", self._around)
+        patches.wrap(DataLoader, "__iter__", self._iterate, mine)
 
-    def _around(self, original: Any) -> Any:
-        def __iter__(loader: Any) -> Any:  # noqa: N807
-            here = mine()
-            if here is not None:
-                number = here.iterations.get(here.loaders.get(id(loader), -1), 0)
-                for one in (*samplers(loader), loader.dataset):
-                    if hasattr(one, "set_epoch"):
-                        one.set_epoch(number)
-                    elif has_epoch(one):
-                        one.epoch = number
-            return original(loader)
-
-        return __iter__
+    def _iterate(self, here: Observation, original: Any, loader: Any) -> Any:
+        number = here.iterations.get(here.loaders.get(id(loader), -1), 0)
+        for source in (*samplers(loader), loader.dataset):
+            if hasattr(source, "set_epoch"):
+                source.set_epoch(number)
+            elif has_epoch(source):
+                source.epoch = number
+        return original(loader)
 
 
 class GivenIndices(Change):
@@ -58,36 +53,34 @@ class GivenIndices(Change):
         self.indices = dict(indices)
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(fetching._MapDatasetFetcher, "fetch", self._around)
+        patches.wrap(fetching._MapDatasetFetcher, "fetch", self._fetch, mine)
 
-    def _around(self, original: Any) -> Any:
-        change = self
+    def _fetch(self, here: Observation, original: Any, fetcher: Any, index: Any) -> Any:
+        indices = (
+            None if here.loading is None else self.indices.get((here.rank.rank, *here.loading))
+        )
+        if indices is None:
+            return original(fetcher, index)
+        here.fetched = tuple(indices)
+        with _in_place(fetcher, _whole(fetcher.dataset)):
+            return original(fetcher, list(indices) if isinstance(index, list) else indices[0])
 
-        def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            rank, here = current(), mine()
-            if rank is None or here is None or here.loading is None:
-                return original(self, possibly_batched_index)
-            given = change.indices.get((rank.rank, *here.loading))
-            if given is None:
-                return original(self, possibly_batched_index)
-            here.fetched = tuple(given)
-            before, self.dataset = self.dataset, _whole(self.dataset)
-            try:
-                index = list(given) if isinstance(possibly_batched_index, list) else given[0]
-                return original(self, index)
-            finally:
-                self.dataset = before
 
-        return fetch
+@contextmanager
+def _in_place(fetcher: Any, dataset: Any) -> Iterator[None]:
+    """Let a fetcher take samples of another data set inside."""
+    before, fetcher.dataset = fetcher.dataset, dataset
+    try:
+        yield
+    finally:
+        fetcher.dataset = before
 
 
 def _whole(dataset: Any) -> Any:
     """Return the data set behind subsets."""
     if isinstance(dataset, _Seeded):
         return _Seeded(_whole(dataset.inner), dataset.loader, dataset.drawn)
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return dataset
+    return behind_subsets(dataset)
 
 
 class TiedLoading(Change):
@@ -102,23 +95,13 @@ class TiedLoading(Change):
         self.drawn: Counter[tuple[int, int]] = Counter()
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(fetching._MapDatasetFetcher, "fetch", self._around)
+        patches.wrap(fetching._MapDatasetFetcher, "fetch", self._fetch, mine)
 
-    def _around(self, original: Any) -> Any:
-        drawn = self.drawn
-
-        def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            here = mine()
-            if here is None or here.loading is None:
-                return original(self, possibly_batched_index)
-            before = self.dataset
-            self.dataset = _Seeded(before, here.loading[0], drawn)
-            try:
-                return original(self, possibly_batched_index)
-            finally:
-                self.dataset = before
-
-        return fetch
+    def _fetch(self, here: Observation, original: Any, fetcher: Any, index: Any) -> Any:
+        if here.loading is None:
+            return original(fetcher, index)
+        with _in_place(fetcher, _Seeded(fetcher.dataset, here.loading[0], self.drawn)):
+            return original(fetcher, index)
 
 
 class _Seeded:
@@ -145,19 +128,13 @@ class GivenBatches(Change):
         self.batches = dict(batches)
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around)
+        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next, mine)
 
-    def _around(self, original: Any) -> Any:
-        change = self
-
-        def __next__(self: Any) -> Any:  # noqa: N807
-            rank, here = current(), mine()
-            found = original(self)
-            if rank is None or here is None or here.loading is None:
-                return found
-            return change.batches.get((rank.rank, *here.loading), found)
-
-        return __next__
+    def _next(self, here: Observation, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        if here.loading is None:
+            return batch
+        return self.batches.get((here.rank.rank, *here.loading), batch)
 
 
 Draw = tuple[int, Line, int]
@@ -168,26 +145,23 @@ class IntegerDraws(Change):
     """Records the random integers that the script draws while gradients are recorded."""
 
     def __init__(self) -> None:
-        self.found: dict[Draw, Any] = {}
+        self.kept: dict[Draw, Any] = {}
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(torch, "randint", self._around)
+        patches.wrap(torch, "randint", self._draw, mine)
 
-    def _around(self, original: Any) -> Any:
-        def randint(*args: Any, **kwargs: Any) -> Any:
-            found, rank, here, line = original(*args, **kwargs), current(), mine(), running()
-            if rank is None or here is None or line is None or not torch.is_grad_enabled():
-                return found  # those without gradients are of an evaluation
-            number = here.integer_draws[line]
-            here.integer_draws[line] += 1
-            return self.drawn((rank.rank, line, number), found)
+    def _draw(self, here: Observation, original: Any, *args: Any, **kwargs: Any) -> Any:
+        integers, line = original(*args, **kwargs), running()
+        if line is None or not torch.is_grad_enabled():
+            return integers  # those without gradients are of an evaluation
+        number = here.integer_draws[line]
+        here.integer_draws[line] += 1
+        return self.drawn((here.rank.rank, line, number), integers)
 
-        return randint
-
-    def drawn(self, key: Draw, found: Any) -> Any:
+    def drawn(self, key: Draw, integers: Any) -> Any:
         """Return what a draw gives."""
-        self.found[key] = found.clone()
-        return found
+        self.kept[key] = integers.clone()
+        return integers
 
 
 class GivenDraws(IntegerDraws):
@@ -197,8 +171,8 @@ class GivenDraws(IntegerDraws):
         super().__init__()
         self.draws = dict(draws)
 
-    def drawn(self, key: Draw, found: Any) -> Any:
-        return _placed(self.draws.get(key, found), found)
+    def drawn(self, key: Draw, integers: Any) -> Any:
+        return _placed(self.draws.get(key, integers), integers)
 
 
 class GivenRows(ByMode):
@@ -229,90 +203,75 @@ class _Rows(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _index(self, index: Any) -> Any:
-        rank, here = current(), mine()
+        here = mine()
         if not isinstance(index, torch.Tensor) or index.ndim != 1 or index.dtype != torch.int64:
             return index
-        if rank is None or here is None:
+        if here is None:
             return index
         with torch._C.DisableTorchFunction():
-            listed = values(index).astype(int).tolist()
-            before, after = self.rows.get((rank.rank, len(here.record.backwards)), ((), ()))
-            if before and list(before) == listed:
-                listed = list(after)
-                index = torch.tensor(listed, dtype=torch.int64)
-        here.index = tuple(listed)
+            rows = values(index).astype(int).tolist()
+            before, after = self.rows.get((here.rank.rank, len(here.record.backwards)), ((), ()))
+            if before and list(before) == rows:
+                rows = list(after)
+                index = torch.tensor(rows, dtype=torch.int64)
+        here.index = tuple(rows)
         return index
 
 
 class KeptBatches(Change):
-    """Keeps the batches of loaders; ``found`` by rank, loader and number."""
+    """Keeps the batches of loaders; ``kept`` by rank, loader and number."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[int, int, int], Any] = {}
+        self.kept: dict[tuple[int, int, int], Any] = {}
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around)
+        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next, mine)
 
-    def _around(self, original: Any) -> Any:
-        change = self
-
-        def __next__(self: Any) -> Any:  # noqa: N807
-            found, rank, here = original(self), current(), mine()
-            if rank is not None and here is not None and here.loading is not None:
-                change.found[(rank.rank, *here.loading)] = found
-            return found
-
-        return __next__
+    def _next(self, here: Observation, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        if here.loading is not None:
+            self.kept[(here.rank.rank, *here.loading)] = batch
+        return batch
 
 
 class Inputs(Change):
-    """Records what the script gives its model and its losses, or gives it other values.
+    """Keeps what the script gives its model and its losses, or gives it other values.
 
-    ``found`` and ``given`` by rank, backward pass before which the call is, and number of the call.
+    ``kept`` and ``imposed`` by rank, backward pass before which the call is, and number of the
+    call.
     """
 
-    def __init__(self, given: Mapping[tuple[int, int, int], Any] | None = None) -> None:
-        self.given = dict(given or {})
-        self.found: dict[tuple[int, int, int], Any] = {}
-
-    def begin(self, rank: Rank) -> None:
-        rank.state["input calls"] = {}
+    def __init__(self, imposed: Mapping[tuple[int, int, int], Any] | None = None) -> None:
+        self.imposed = dict(imposed or {})
+        self.kept: dict[tuple[int, int, int], Any] = {}
+        self.calls: Counter[tuple[Rank, int]] = Counter()  # by backward pass
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(nn.Module, "__call__", self._calling)
+        patches.wrap(nn.Module, "__call__", self._call, mine)
         for name in LOSSES:
-            patches.wrap(functional, name, self._losing)
+            patches.wrap(functional, name, self._lose, mine)
 
-    def _calling(self, called: Any) -> Any:
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            here = mine()
-            outer = here is not None and here.depth == 1 and torch.is_grad_enabled()
-            if outer and any(one.requires_grad for one in module.parameters()):
-                args, kwargs = self._value((args, kwargs))
-            return called(module, *args, **kwargs)
+    def _call(self, here: Observation, called: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+        outer = here.depth == 1 and torch.is_grad_enabled()
+        if outer and any(parameter.requires_grad for parameter in module.parameters()):
+            args, kwargs = self._value(here, (args, kwargs))
+        return called(module, *args, **kwargs)
 
-        return __call__
+    def _lose(
+        self, here: Observation, original: Any, input: Any, target: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        trains = torch.is_grad_enabled() and getattr(input, "requires_grad", False)
+        if trains and not target.requires_grad:
+            target = self._value(here, target)
+        return original(input, target, *args, **kwargs)
 
-    def _losing(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            trains = torch.is_grad_enabled() and getattr(input, "requires_grad", False)
-            if trains and mine() is not None and not target.requires_grad:
-                target = self._value(target)
-            return original(input, target, *args, **kwargs)
-
-        return loss
-
-    def _value(self, value: Any) -> Any:
-        here, rank = mine(), current()
-        assert here is not None
-        assert rank is not None
-        passes, calls = len(here.record.backwards), rank.state["input calls"]
-        key = rank.rank, passes, calls.get(passes, 0)
-        calls[passes] = key[2] + 1
-        if not self.given:
-            self.found[key] = _copied(value)
-        return _placed(self.given[key], value) if key in self.given else value
+    def _value(self, here: Observation, value: Any) -> Any:
+        passes = len(here.record.backwards)
+        key = here.rank.rank, passes, self.calls[here.rank, passes]
+        self.calls[here.rank, passes] += 1
+        if not self.imposed:
+            self.kept[key] = _copied(value)
+        return _placed(self.imposed[key], value) if key in self.imposed else value
 
 
 def _copied(value: Any) -> Any:
@@ -321,10 +280,10 @@ def _copied(value: Any) -> Any:
         with unobserved(), torch.no_grad():
             return value.detach().clone()
     if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
+        return {key: _copied(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        listed = [_copied(one) for one in value]
-        return listed if isinstance(value, list) else tuple(listed)
+        kind = list if isinstance(value, list) else tuple
+        return kind(_copied(inner) for inner in value)
     return value
 
 
@@ -335,10 +294,10 @@ def _placed(value: Any, like: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(like.device) if isinstance(like, torch.Tensor) else value
     if isinstance(value, dict):
-        return {key: _placed(one, like[key]) for key, one in value.items()}
+        return {key: _placed(inner, like[key]) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        listed = [_placed(one, other) for one, other in zip(value, like, strict=True)]
-        return listed if isinstance(value, list) else tuple(listed)
+        kind = list if isinstance(value, list) else tuple
+        return kind(_placed(*pair) for pair in zip(value, like, strict=True))
     return value
 
 
@@ -354,26 +313,21 @@ class ScaledMetrics(Change):
 
     def begin(self, rank: Rank) -> None:
         if rank.rank:
-            rank.state["marks"] = {"stdout": None, "stderr": None}
+            rank.state[MARKS] = {"stdout": None, "stderr": None}
 
     def patch(self, patches: Patches) -> None:
         for owner in (dist, dist.distributed_c10d):
             for name in ("all_reduce", "reduce"):
-                patches.wrap(owner, name, self._around)
+                patches.wrap(owner, name, self._reduce, current)
 
-    def _around(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            found, line = original(tensor, *args, **kwargs), running()
-            if line in self.lines and found is None and tensor.is_floating_point():
-                number = _rank().rank
-                self.calls[number] += 1
-                with unobserved(), torch.no_grad():
-                    factors = torch.arange(tensor.numel()) + 0.5 + self.calls[number] % 7
-                    tensor.mul_(factors.reshape(tensor.shape).to(tensor))
-            return found
-
-        return reduce
+    def _reduce(self, rank: Rank, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        work, line = original(tensor, *args, **kwargs), running()
+        if line in self.lines and work is None and tensor.is_floating_point():
+            self.calls[rank.rank] += 1
+            with unobserved(), torch.no_grad():
+                factors = torch.arange(tensor.numel()) + 0.5 + self.calls[rank.rank] % 7
+                tensor.mul_(factors.reshape(tensor.shape).to(tensor))
+        return work
 
 
 class WholeSlices(ByMode):
@@ -423,7 +377,7 @@ class _Parts(ast.NodeTransformer):
         cut = node.slice
         if not isinstance(node.ctx, ast.Load) or not isinstance(cut, ast.Slice) or not cut.step:
             return node
-        bounds = [one or ast.Constant(None) for one in (cut.lower, cut.upper, cut.step)]
+        bounds = [bound or ast.Constant(None) for bound in (cut.lower, cut.upper, cut.step)]
         call = ast.Call(ast.Name(PART, ast.Load()), [node.value, *bounds], [])
         return ast.copy_location(call, node)
 
@@ -454,38 +408,27 @@ class WholeEvaluation(Change):
     """Gives every rank all samples of loaders that do not train, one in each batch."""
 
     def __init__(self, samples: Mapping[int, Sequence[int]]) -> None:
-        self.samples = {loader: list(given) for loader, given in samples.items()}
+        self.samples = {loader: list(indices) for loader, indices in samples.items()}
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(DataLoader, "__iter__", self._iterate)
-        patches.wrap(DataLoader, "__len__", self._length)
+        patches.wrap(DataLoader, "__iter__", self._iterate, mine)
+        patches.wrap(DataLoader, "__len__", self._length, mine)
 
-    def _given(self, loader: Any) -> list[int] | None:
-        here = mine()
-        return None if here is None else self.samples.get(here.loaders.get(id(loader), -1))
+    def _samples(self, here: Observation, loader: Any) -> list[int] | None:
+        return self.samples.get(here.loaders.get(id(loader), -1))
 
-    def _iterate(self, original: Any) -> Any:
-        def __iter__(loader: Any) -> Any:  # noqa: N807
-            given = self._given(loader)
-            if given is None:
-                return original(loader)
-            dataset = loader.dataset
-            while isinstance(dataset, Subset):
-                dataset = dataset.dataset
-            with unobserved():
-                whole: Any = DataLoader(
-                    dataset, batch_size=1, sampler=given, collate_fn=loader.collate_fn
-                )
-            return original(whole)
+    def _iterate(self, here: Observation, original: Any, loader: Any) -> Any:
+        samples = self._samples(here, loader)
+        if samples is None:
+            return original(loader)
+        dataset, collate = behind_subsets(loader.dataset), loader.collate_fn
+        with unobserved():
+            whole: Any = DataLoader(dataset, batch_size=1, sampler=samples, collate_fn=collate)
+        return original(whole)
 
-        return __iter__
-
-    def _length(self, original: Any) -> Any:
-        def __len__(loader: Any) -> int:  # noqa: N807
-            given = self._given(loader)
-            return int(original(loader)) if given is None else len(given)
-
-        return __len__
+    def _length(self, here: Observation, original: Any, loader: Any) -> int:
+        samples = self._samples(here, loader)
+        return int(original(loader)) if samples is None else len(samples)
 
 
 # Ties ---------------------------------------------------------------------------------------------
@@ -501,30 +444,29 @@ def tied(source: RunView, target: RunView) -> Change | None:
     indices: dict[tuple[int, int, int], list[int]] = {}
     rows: dict[tuple[int, int], tuple[tuple[int, ...], list[int]]] = {}
     for step in range(min(source.count, target.count)):
-        given = [
+        drawn = [
             [samples for *_, samples in _loaded(record, passes)]
             for record, passes in zip(source.record.ranks, source.backwards(step), strict=True)
         ]
         for rank, every in enumerate(target.backwards(step)):
-            passes = _loaded(target.record.ranks[rank], every)
+            record = target.record.ranks[rank]
+            passes = _loaded(record, every)
             if not passes:
                 continue
-            flat = arranged(given[rank :: target.world_size], len(passes))
+            flat = arranged(drawn[rank :: target.world_size], len(passes))
             if flat is None:
                 return None
-            for (number, backward, _), samples in zip(passes, flat, strict=True):
-                mine = target.record.ranks[rank]
-                listed = [sample for one in samples for sample in one]
+            for (number, backward, _), parts in zip(passes, flat, strict=True):
+                samples = [sample for part in parts for sample in part]
                 if backward.indexed:
-                    rows[rank, number] = backward.samples, listed
-                elif (
-                    backward.batch is None
-                    or mine.loaders[mine.batches[backward.batch].loader].iterable
-                ):
+                    rows[rank, number] = backward.samples, samples
+                    continue
+                if backward.batch is None:
                     return None
-                else:
-                    loader = mine.batches[backward.batch].loader
-                    indices[rank, loader, number_of(mine, backward.batch)] = listed
+                loader = record.batches[backward.batch].loader
+                if record.loaders[loader].iterable:
+                    return None
+                indices[rank, loader, number_of(record, backward.batch)] = samples
     return GivenRows(rows) if rows else GivenIndices(indices)
 
 
@@ -532,13 +474,13 @@ def _loaded(
     rank: RankRecord, passes: Sequence[tuple[int, BackwardRecord]]
 ) -> list[tuple[int, BackwardRecord, tuple[int, ...]]]:
     """Return each batch of a step's passes once, with its first pass, and all its samples."""
-    found: dict[tuple[bool, int], tuple[int, BackwardRecord, tuple[int, ...]]] = {}
+    loaded: dict[tuple[bool, int], tuple[int, BackwardRecord, tuple[int, ...]]] = {}
     for number, backward in passes:
         batch = backward.batch
         samples = backward.samples if batch is None else rank.batches[batch].samples
         key = (False, number) if batch is None else (True, batch)
-        found.setdefault(key, (number, backward, samples))
-    return list(found.values())
+        loaded.setdefault(key, (number, backward, samples))
+    return list(loaded.values())
 
 
 def tied_draws(
@@ -548,13 +490,13 @@ def tied_draws(
 
     ``draws`` and ``own`` are those of the source and of the target.
     """
-    given: dict[Draw, Any] = {}
-    each = _draws_of_a_pass(draws, source)
-    if not each or each != _draws_of_a_pass(own, target):
+    tied: dict[Draw, Any] = {}
+    draws_of_a_pass = _draws_of_a_pass(draws, source)
+    if not draws_of_a_pass or draws_of_a_pass != _draws_of_a_pass(own, target):
         return None
     for rank in range(target.world_size):
         others = range(rank, source.world_size, target.world_size)
-        for line, count in each.items():
+        for line, count in draws_of_a_pass.items():
             share = [
                 [
                     [draws[other, line, number * count + place] for place in range(count)]
@@ -568,24 +510,24 @@ def tied_draws(
             for number, parts in enumerate(flat):
                 for place in range(count):
                     drawn = [part[place] for part in parts]
-                    if any(one.ndim == 0 for one in drawn):
+                    if any(integers.ndim == 0 for integers in drawn):
                         return None
-                    given[rank, line, number * count + place] = torch.cat(drawn)
-    return GivenDraws(given)
+                    tied[rank, line, number * count + place] = torch.cat(drawn)
+    return GivenDraws(tied)
 
 
-def _draws_of_a_pass(found: dict[Draw, Any], view: RunView) -> dict[Line, int]:
+def _draws_of_a_pass(draws: dict[Draw, Any], view: RunView) -> dict[Line, int]:
     """Return the draws of each backward pass by line; empty if ranks differ in them.
 
     Lines that draw less often are not of batches. A script that draws a batch ahead has some left
     at its end.
     """
     by_rank = []
-    for place, rank in enumerate(view.record.ranks):
-        counts = Counter(line for one, line, _ in found if one == place)
+    for number, rank in enumerate(view.record.ranks):
+        counts = Counter(line for drawing, line, _ in draws if drawing == number)
         passes = max(len(rank.backwards), 1)
         by_rank.append({line: count // passes for line, count in counts.items() if count >= passes})
-    return by_rank[0] if all(one == by_rank[0] for one in by_rank) else {}
+    return by_rank[0] if all(counted == by_rank[0] for counted in by_rank) else {}
 
 
 def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> Change | None:
@@ -594,26 +536,26 @@ def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> C
     ``batches`` are those of the source, by rank, loader and number. None where they cannot be
     joined along the samples.
     """
-    given: dict[tuple[int, int, int], Any] = {}
+    tied: dict[tuple[int, int, int], Any] = {}
     for step in range(min(source.count, target.count)):
         contents: list[list[Any]] = []
         for rank, passes in enumerate(source.backwards(step)):
             record = source.record.ranks[rank]
-            contents.append([_content(record, rank, one, batches) for _, one in passes])
+            contents.append([_content(record, rank, backward, batches) for _, backward in passes])
         for rank, passes in enumerate(target.backwards(step)):
             if not passes:
                 continue
             flat = arranged(contents[rank :: target.world_size], len(passes))
             if flat is None:
                 return None
-            mine = target.record.ranks[rank]
+            record = target.record.ranks[rank]
             for (_, backward), parts in zip(passes, flat, strict=True):
                 joined = _joined(parts)
                 if backward.batch is None or joined is None:
                     return None
-                loader = mine.batches[backward.batch].loader
-                given[rank, loader, number_of(mine, backward.batch)] = joined
-    return GivenBatches(given) if given else None
+                loader = record.batches[backward.batch].loader
+                tied[rank, loader, number_of(record, backward.batch)] = joined
+    return GivenBatches(tied) if tied else None
 
 
 def tied_inputs(
@@ -624,7 +566,7 @@ def tied_inputs(
     ``inputs`` are those of the source, by rank, backward pass and number of the call. Also the
     number of steps that it holds for: it ends before the first whose inputs cannot be joined.
     """
-    given: dict[tuple[int, int, int], Any] = {}
+    tied: dict[tuple[int, int, int], Any] = {}
     calls: dict[tuple[int, int], dict[int, Any]] = {}
     for (rank, number, call), value in inputs.items():
         calls.setdefault((rank, number), {})[call] = value
@@ -638,16 +580,16 @@ def tied_inputs(
         for rank, passes in enumerate(target.backwards(step)):
             flat = arranged(contents[rank :: target.world_size], len(passes))
             if flat is None or not passes:
-                return (Inputs(given) if step else None), step
+                return (Inputs(tied) if step else None), step
             for (number, _), parts in zip(passes, flat, strict=True):
                 if any(part.keys() != parts[0].keys() for part in parts):
-                    return (Inputs(given) if step else None), step
+                    return (Inputs(tied) if step else None), step
                 for call in parts[0]:
                     joined = _joined([part[call] for part in parts])
                     if joined is None:
-                        return (Inputs(given) if step else None), step
-                    given[rank, number, call] = joined
-    return (Inputs(given) if given else None), min(source.count, target.count)
+                        return (Inputs(tied) if step else None), step
+                    tied[rank, number, call] = joined
+    return (Inputs(tied) if tied else None), min(source.count, target.count)
 
 
 def _content(record: RankRecord, rank: int, backward: Any, batches: dict[Any, Any]) -> Any:
@@ -671,21 +613,16 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(first, dict):
         if any(part.keys() != first.keys() for part in parts):
             return None
-        given = {key: [part[key] for part in parts] for key in first}
-        found = {key: _joined(values) for key, values in given.items()}
-        unlike = [key for key in found if found[key] is None and given[key][0] is not None]
-        return None if unlike else found
+        joined = _joined([[part[key] for key in first] for part in parts])
+        return None if joined is None else dict(zip(first, joined, strict=True))
     if isinstance(first, list | tuple):
         if any(len(part) != len(first) for part in parts):
             return None
-        columns = list(zip(*parts, strict=True))
-        listed = [_joined(list(column)) for column in columns]
+        joined = [_joined(list(column)) for column in zip(*parts, strict=True)]
         unlike = [
-            column
-            for column, one in zip(columns, listed, strict=True)
-            if one is None and column[0] is not None
+            value is None and own is not None for value, own in zip(joined, first, strict=True)
         ]
-        return None if unlike else type(first)(listed)
+        return None if any(unlike) else type(first)(joined)
     return first if all(part is first or part == first for part in parts) else None
 
 
@@ -694,14 +631,17 @@ def arranged(share: list[list[Any]], count: int) -> list[list[Any]] | None:
 
     Passes of several ranks in one place become one; or each becomes one, where there are as many.
     """
-    longest = max((len(one) for one in share), default=0)
+    longest = max((len(passes) for passes in share), default=0)
+    places = [
+        [passes[place] for passes in share if place < len(passes)] for place in range(longest)
+    ]
     if longest == count:
-        return [[one[place] for one in share if place < len(one)] for place in range(count)]
-    flat = [[one[place]] for place in range(longest) for one in share if place < len(one)]
+        return places
+    flat = [[part] for parts in places for part in parts]
     return flat if len(flat) == count else None
 
 
 def number_of(rank: RankRecord, batch: int) -> int:
     """Return the number of a batch among those of its loader."""
     loader = rank.batches[batch].loader
-    return sum(one.loader == loader for one in rank.batches[:batch])
+    return sum(earlier.loader == loader for earlier in rank.batches[:batch])

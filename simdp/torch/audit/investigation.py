@@ -294,9 +294,9 @@ class Investigation:
         sizes = pair.view.world_size, pair.base.world_size
         if samples.training_loaders(pair.view.first):
             kept = data_changes.KeptBatches()
-            run = self.changed(sizes[0], [kept], keep={"found": lambda: kept.found})
+            run = self.changed(sizes[0], [kept], keep={"kept": lambda: kept.kept})
             (record,) = self.runner.run([run])
-            found = data_changes.tied_batches(pair.view, pair.base, record.extra.get("found", {}))
+            found = data_changes.tied_batches(pair.view, pair.base, record.extra.get("kept", {}))
             if found is not None:
                 yield found
             return
@@ -311,10 +311,10 @@ class Investigation:
             return
         draws = [data_changes.IntegerDraws() for _ in sizes]
         runs = [
-            self.changed(size, [one], keep={"found": partial(getattr, one, "found")})
+            self.changed(size, [one], keep={"kept": partial(getattr, one, "kept")})
             for size, one in zip(sizes, draws, strict=True)
         ]
-        given, own = (record.extra.get("found", {}) for record in self.runner.run(runs))
+        given, own = (record.extra.get("kept", {}) for record in self.runner.run(runs))
         found = data_changes.tied_draws(pair.view, pair.base, given, own)
         if found is not None:
             yield found
@@ -322,9 +322,9 @@ class Investigation:
     def _inputs(self, pair: Pair) -> tuple[ch.Change | None, int]:
         """Return the change that gives the base run's model what that of the other one gets."""
         inputs = data_changes.Inputs()
-        run = self.changed(pair.view.world_size, [inputs], keep={"found": lambda: inputs.found})
+        run = self.changed(pair.view.world_size, [inputs], keep={"kept": lambda: inputs.kept})
         (record,) = self.runner.run([run])
-        return data_changes.tied_inputs(pair.view, pair.base, record.extra.get("found", {}))
+        return data_changes.tied_inputs(pair.view, pair.base, record.extra.get("kept", {}))
 
     def _longer(self, pair: Pair) -> Pair:
         """Return runs as written, the base as long as the samples of the other one last."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from simdp.torch.audit.changes import Change, several_ranks
 from simdp.torch.audit.lines import running
-from simdp.torch.audit.observation import mine, unobserved
+from simdp.torch.audit.observation import Observation, mine, unobserved
 from simdp.torch.ranks import Patches
 
 SIGNATURE = inspect.signature(functional.batch_norm)
@@ -20,28 +20,25 @@ SIGNATURE = inspect.signature(functional.batch_norm)
 
 def _arguments(args: Any, kwargs: Any) -> SimpleNamespace:
     """Return the arguments of a call of ``batch_norm`` by name."""
-    found = SIGNATURE.bind(*args, **kwargs)
-    found.apply_defaults()
-    return SimpleNamespace(**found.arguments)
+    bound = SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return SimpleNamespace(**bound.arguments)
 
 
 class FrozenBatchNorm(Change):
     """Normalises by the running statistics in place of those of the batch."""
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(functional, "batch_norm", self._around)
+        patches.wrap(functional, "batch_norm", self._normalise)
 
-    def _around(self, original: Any) -> Any:
-        def batch_norm(*args: Any, **kwargs: Any) -> Any:
-            given = _arguments(args, kwargs)
-            if given.running_mean is None:
-                channels = given.input.shape[1]
-                given.running_mean = given.input.new_zeros(channels)
-                given.running_var = given.input.new_ones(channels)
-            given.training = False
-            return original(**vars(given))
-
-        return batch_norm
+    def _normalise(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _arguments(args, kwargs)
+        if call.running_mean is None:
+            channels = call.input.shape[1]
+            call.running_mean = call.input.new_zeros(channels)
+            call.running_var = call.input.new_ones(channels)
+        call.training = False
+        return original(**vars(call))
 
 
 class _Summed(torch.autograd.Function):
@@ -49,42 +46,37 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Any) -> Any:
-        found = tensor.contiguous().clone()
-        dist.all_reduce(found)
-        return found
+        total = tensor.contiguous().clone()
+        dist.all_reduce(total)
+        return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        found = grads[0].contiguous().clone()
         with unobserved():
-            dist.all_reduce(found)
-        return found
+            return _Summed.forward(ctx, grads[0])
 
 
 class SyncedBatchNorm(Change):
     """Normalises by the statistics of all ranks' batches."""
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(functional, "batch_norm", self._around)
+        patches.wrap(functional, "batch_norm", self._normalise)
 
-    def _around(self, original: Any) -> Any:
-        def batch_norm(*args: Any, **kwargs: Any) -> Any:
-            given = _arguments(args, kwargs)
-            if not given.training or not several_ranks():
-                return original(*args, **kwargs)
-            mean, var, count, centred = _statistics(given.input)
-            if given.running_mean is not None:
-                with torch.no_grad():
-                    whole = var * count / (count - 1)
-                    given.running_mean.lerp_(mean.to(given.running_mean.dtype), given.momentum)
-                    given.running_var.lerp_(whole.to(given.running_var.dtype), given.momentum)
-            shape = _along_channels(given.input)
-            out = centred * (var + given.eps).rsqrt().view(shape)
-            if given.weight is not None:
-                out = out * given.weight.view(shape) + given.bias.view(shape)
-            return out
-
-        return batch_norm
+    def _normalise(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _arguments(args, kwargs)
+        if not call.training or not several_ranks():
+            return original(*args, **kwargs)
+        mean, var, count, centred = _statistics(call.input)
+        if call.running_mean is not None:
+            with torch.no_grad():
+                whole = var * count / (count - 1)
+                call.running_mean.lerp_(mean.to(call.running_mean.dtype), call.momentum)
+                call.running_var.lerp_(whole.to(call.running_var.dtype), call.momentum)
+        shape = _along_channels(call.input)
+        out = centred * (var + call.eps).rsqrt().view(shape)
+        if call.weight is not None:
+            out = out * call.weight.view(shape) + call.bias.view(shape)
+        return out
 
 
 def _along_channels(input: Any) -> list[int]:
@@ -108,30 +100,30 @@ class TiedDropout(Change):
     """Draws each sample's dropout by its index and the step, on whichever rank it is."""
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(functional, "dropout", self._dropout)
-        patches.wrap(functional, "scaled_dot_product_attention", _without_attention_dropout)
+        patches.wrap(functional, "dropout", self._drop, mine)
+        patches.wrap(functional, ATTENTION, _attend)
 
-    def _dropout(self, original: Any) -> Any:
-        def dropout(
-            input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
-        ) -> Any:
-            here = mine()
-            if here is None or not training or p == 0:
-                return original(input, p, training, inplace)
-            samples = _samples(here)
-            if len(samples) != input.shape[0]:
-                return input
-            mask = torch.empty(input.shape, dtype=input.dtype)
-            place = here.next_draw()
-            for row, sample in enumerate(samples):
-                drawn = _generator(sample, here.step, place)
-                mask[row] = torch.rand(input.shape[1:], generator=drawn) >= p
-            return input * mask.to(input.device) / (1 - p)
-
-        return dropout
+    def _drop(
+        self, here: Observation, original: Any, input: Any, p: float = 0.5,
+        training: bool = True, inplace: bool = False,
+    ) -> Any:  # fmt: skip
+        if not training or p == 0:
+            return original(input, p, training, inplace)
+        samples = _samples(here)
+        if len(samples) != input.shape[0]:
+            return input
+        mask = torch.empty(input.shape, dtype=input.dtype)
+        place = here.next_draw()
+        for row, sample in enumerate(samples):
+            generator = _generator(sample, here.step, place)
+            mask[row] = torch.rand(input.shape[1:], generator=generator) >= p
+        return input * mask.to(input.device) / (1 - p)
 
 
-def _samples(here: Any) -> tuple[int, ...]:
+ATTENTION = "scaled_dot_product_attention"
+
+
+def _samples(here: Observation) -> tuple[int, ...]:
     if here.trained is not None:
         return tuple(here.record.batches[here.trained].samples)
     return tuple(here.rows)
@@ -146,23 +138,16 @@ class NoDropout(Change):
     """Drops nothing."""
 
     def patch(self, patches: Patches) -> None:
-        patches.wrap(functional, "dropout", lambda original: lambda input, *_, **__: input)
-        patches.wrap(functional, "scaled_dot_product_attention", _without_attention_dropout)
+        patches.put(functional, "dropout", lambda input, *_, **__: input)
+        patches.wrap(functional, ATTENTION, _attend)
 
 
-def _without_attention_dropout(original: Any) -> Any:
-    def scaled_dot_product_attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        return original(query, key, value, attn_mask, 0.0, *args, **kwargs)
-
-    return scaled_dot_product_attention
+def _attend(
+    original: Any, query: Any, key: Any, value: Any, attn_mask: Any = None,
+    dropout_p: float = 0.0, *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Attend without dropout."""
+    return original(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
 
 class TiedDraws(Change):
@@ -172,25 +157,17 @@ class TiedDraws(Change):
 
     def patch(self, patches: Patches) -> None:
         for name in self.NAMES:
-            patches.wrap(torch, name, self._around)
+            patches.wrap(torch, name, self._draw, mine)
 
-    def _around(self, original: Any) -> Any:
-        def draw(*args: Any, **kwargs: Any) -> Any:
-            here = mine()
-            if here is None or here.batch is None or here.loading or running() is None:
-                return original(*args, **kwargs)
-            if not torch.is_grad_enabled():
-                return original(*args, **kwargs)
-            samples = _samples(here)
-            found = original(*args, **kwargs)
-            if not isinstance(found, torch.Tensor) or not found.ndim:
-                return found
-            if found.shape[0] != len(samples):
-                return found
-            place, rows = here.next_draw(), []
-            for sample in samples:
-                drawn = _generator(sample, here.step, place)
-                rows.append(original(*args, **{**kwargs, "generator": drawn})[:1])
-            return torch.cat(rows)
-
-        return draw
+    def _draw(self, here: Observation, original: Any, *args: Any, **kwargs: Any) -> Any:
+        numbers, samples = original(*args, **kwargs), _samples(here)
+        of_a_step = here.batch is not None and not here.loading and torch.is_grad_enabled()
+        if not of_a_step or running() is None or not isinstance(numbers, torch.Tensor):
+            return numbers
+        if not numbers.ndim or numbers.shape[0] != len(samples):
+            return numbers
+        place, rows = here.next_draw(), []
+        for sample in samples:
+            generator = _generator(sample, here.step, place)
+            rows.append(original(*args, **{**kwargs, "generator": generator})[:1])
+        return torch.cat(rows)

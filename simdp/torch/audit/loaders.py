@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,26 +21,24 @@ from simdp.torch.ranks import Patches
 
 def patch(patches: Patches) -> None:
     """Observe all loaders, and the draws of splits and orders."""
-    patches.wrap(DataLoader, "__init__", after(_created))
-    patches.wrap(DataLoader, "__iter__", _iterating)
-    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", _returning)
-    patches.wrap(fetching._MapDatasetFetcher, "fetch", _fetching)
+    patches.wrap(DataLoader, "__init__", after(_created), seen)
+    patches.wrap(DataLoader, "__iter__", _iterate, seen)
+    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", _next, seen)
+    patches.wrap(fetching._MapDatasetFetcher, "fetch", _fetch, seen)
     for owner in (torch.utils.data, torch.utils.data.dataset):
-        patches.wrap(owner, "random_split", _splitting)
-    patches.wrap(torch, "randperm", _splitting)
+        patches.wrap(owner, "random_split", _split, seen)
+    patches.wrap(torch, "randperm", _split, seen)
 
 
 def samplers(loader: Any) -> list[Any]:
     """Return all samplers of a loader, the outer ones first."""
-    found: list[Any] = []
-    todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
-    while todo:
-        one = todo.pop(0)
-        if one is None or any(one is known for known in found):
-            continue
-        found.append(one)
-        todo += [getattr(one, "batch_sampler", None), getattr(one, "sampler", None)]
-    return found
+    owners = [loader]
+    for owner in owners:  # grows
+        for name in ("batch_sampler", "sampler"):
+            sampler = getattr(owner, name, None)
+            if sampler is not None and not any(sampler is other for other in owners):
+                owners.append(sampler)
+    return owners[1:]
 
 
 def has_epoch(sampler: Any) -> bool:
@@ -50,15 +48,22 @@ def has_epoch(sampler: Any) -> bool:
 
 def whole_indices(dataset: Any, indices: Any) -> tuple[int, ...]:
     """Return indices into the data set behind all subsets."""
-    found = list(indices)
+    indices = list(indices)
     while isinstance(dataset, Subset):
         inner: Any = dataset.indices
-        found = [inner[index] for index in found]
+        indices = [inner[index] for index in indices]
         dataset = dataset.dataset
     try:
-        return tuple(int(index) for index in found)
+        return tuple(int(index) for index in indices)
     except (TypeError, ValueError):
-        return tuple(int.from_bytes(digest(repr(index).encode()), "big") for index in found)
+        return tuple(number_from(repr(index).encode()) for index in indices)
+
+
+def behind_subsets(dataset: Any) -> Any:
+    """Return the data set behind all subsets."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return dataset
 
 
 def _created(here: Observation, loader: Any) -> None:
@@ -67,72 +72,59 @@ def _created(here: Observation, loader: Any) -> None:
     here.loaders[id(loader)] = len(here.record.loaders)
     here.kept.insert(0, loader)
     dataset, inner = loader.dataset, samplers(loader)
-    iterable = isinstance(dataset, IterableDataset)
-    setting = [one for one in (*inner, dataset) if has_epoch(one)]
-    shuffles = any(getattr(one, "shuffle", isinstance(one, RandomSampler)) for one in inner)
-    if setting and not any(hasattr(one, "shuffle") for one in inner):
+    iterable, whole = isinstance(dataset, IterableDataset), behind_subsets(dataset)
+    sets_epoch = any(has_epoch(source) for source in (*inner, dataset))
+    if sets_epoch and not any(hasattr(sampler, "shuffle") for sampler in inner):
         shuffles = True
-    subset = None
-    if isinstance(dataset, Subset):
-        subset = whole_indices(dataset, range(len(dataset)))
-    base = dataset
-    while isinstance(base, Subset):
-        base = base.dataset
-    size = None if iterable or not hasattr(base, "__len__") else len(base)
+    else:
+        shuffles = any(
+            getattr(sampler, "shuffle", isinstance(sampler, RandomSampler)) for sampler in inner
+        )
+    subset = whole_indices(dataset, range(len(dataset))) if isinstance(dataset, Subset) else None
+    size = None if iterable or not hasattr(whole, "__len__") else len(whole)
     here.record.loaders.append(
-        LoaderRecord(running(), shuffles, bool(setting), size, subset, iterable)
+        LoaderRecord(running(), shuffles, sets_epoch, size, subset, iterable)
     )
 
 
-def _iterating(original: Any) -> Any:
-    def __iter__(self: Any) -> Any:  # noqa: N807
-        found, here = original(self), seen()
-        if here is not None:
-            if id(self) not in here.loaders:
-                _created(here, self)
-            number = here.loaders[id(self)]
-            if here.record.loaders[number].content is None:
-                here.record.loaders[number].content = content_of(self.dataset)
-            epoch = here.iterations.get(number, 0)
-            here.iterations[number] = epoch + 1
-            found._audited = [number, epoch, running(), 0]
-            for one in (*samplers(self), self.dataset):
-                if isinstance(getattr(one, "epoch", None), int):
-                    here.record.loaders[number].set_epochs.append(one.epoch)
-                    break
-        return found
-
-    return __iter__
+def _iterate(here: Observation, original: Any, loader: Any) -> Any:
+    iterator = original(loader)
+    if id(loader) not in here.loaders:
+        _created(here, loader)
+    number = here.loaders[id(loader)]
+    record = here.record.loaders[number]
+    if record.content is None:
+        record.content = content_of(loader.dataset)
+    epoch = here.iterations.get(number, 0)
+    here.iterations[number] = epoch + 1
+    iterator._audited = [number, epoch, running(), 0]
+    epochs = (getattr(source, "epoch", None) for source in (*samplers(loader), loader.dataset))
+    record.set_epochs += [epoch for epoch in epochs if isinstance(epoch, int)][:1]
+    return iterator
 
 
-def _returning(original: Any) -> Any:
-    def __next__(self: Any) -> Any:  # noqa: N807
-        here = seen()
-        if here is None or not hasattr(self, "_audited"):
-            return original(self)
-        number, epoch, line, place = self._audited
-        here.fetched, here.loading = None, (number, here.loaded.get(number, 0))
-        try:
-            found = original(self)
-        finally:
-            here.loading = None
-        here.loaded[number] = here.loaded.get(number, 0) + 1
-        self._audited[3] += 1
-        samples, tensor = here.fetched, first_tensor(found)
-        rows = () if tensor is None else row_hashes(tensor)
-        if samples is None:
-            samples = rows
-            _yielding(here.record.loaders[number], self)
-        if torch.is_grad_enabled():  # else of an evaluation
-            here.batch = len(here.record.batches)
-            here.recent = [*here.recent[-AHEAD:], (here.batch, probes(found))]
-        line = running() or line
-        here.record.batches.append(
-            BatchRecord(number, epoch, samples, line, here.step, place, rows)
-        )
-        return found
-
-    return __next__
+def _next(here: Observation, original: Any, iterator: Any) -> Any:
+    if not hasattr(iterator, "_audited"):
+        return original(iterator)
+    number, epoch, line, place = iterator._audited
+    here.fetched, here.loading = None, (number, here.loaded.get(number, 0))
+    try:
+        batch = original(iterator)
+    finally:
+        here.loading = None
+    here.loaded[number] = here.loaded.get(number, 0) + 1
+    iterator._audited[3] += 1
+    samples, tensor = here.fetched, first_tensor(batch)
+    rows = () if tensor is None else row_hashes(tensor)
+    if samples is None:
+        samples = rows
+        _yielding(here.record.loaders[number], iterator)
+    if torch.is_grad_enabled():  # else of an evaluation
+        here.batch = len(here.record.batches)
+        here.recent = [*here.recent[-AHEAD:], (here.batch, probes(batch))]
+    line = running() or line
+    here.record.batches.append(BatchRecord(number, epoch, samples, line, here.step, place, rows))
+    return batch
 
 
 def content_of(dataset: Any) -> int | None:
@@ -140,22 +132,21 @@ def content_of(dataset: Any) -> int | None:
 
     Data sets of ranks that differ in it are parts of the data, and an index is another sample.
     """
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
+    dataset = behind_subsets(dataset)
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return None
     before, size = generator_states(), len(dataset)
-    found = [b"%d" % size]
+    contents = [b"%d" % size]
     try:
         for place in {0, size // 2, size - 1} if size else ():
             with unobserved():
                 seed_generators(place)
-                found += _contents(dataset[place])
+                contents += _contents(dataset[place])
     except Exception:  # whatever a data set of the script raises
         return None
     finally:
         restore_generators(before)
-    return int.from_bytes(digest(b"|".join(found)), "big")
+    return number_from(b"|".join(contents))
 
 
 def _contents(value: Any) -> list[bytes]:
@@ -167,33 +158,27 @@ def _contents(value: Any) -> list[bytes]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [found for one in value for found in _contents(one)]
+        return [content for inner in value for content in _contents(inner)]
     return [repr(value).encode()] if isinstance(value, str | bytes | int | float) else []
 
 
 def _yielding(loader: LoaderRecord, iterator: Any) -> None:
     """Record the line at which an iterable data set of the script yields."""
-    frame = getattr(
-        getattr(getattr(iterator, "_dataset_fetcher", None), "dataset_iter", None), "gi_frame", None
-    )
+    fetcher = getattr(iterator, "_dataset_fetcher", None)
+    frame = getattr(getattr(fetcher, "dataset_iter", None), "gi_frame", None)
     if frame is not None and is_script(frame.f_code.co_filename):
         loader.line = Line(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _fetching(original: Any) -> Any:
-    def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        here = seen()
-        if here is not None:
-            given = possibly_batched_index
-            listed = given if isinstance(given, list | tuple) else [given]
-            here.fetched = whole_indices(self.dataset, listed)
-        before = None if here is None else generator_states()
-        found = original(self, possibly_batched_index)
-        if here is not None and here.loading is not None and drawn_since(before):
-            add(here.record.augmented, here.record.loaders[here.loading[0]].line)
-        return found
-
-    return fetch
+def _fetch(here: Observation, original: Any, fetcher: Any, index: Any) -> Any:
+    here.fetched = whole_indices(
+        fetcher.dataset, index if isinstance(index, list | tuple) else [index]
+    )
+    before = generator_states()
+    batch = original(fetcher, index)
+    if here.loading is not None and drawn_since(before):
+        add(here.record.augmented, here.record.loaders[here.loading[0]].line)
+    return batch
 
 
 AHEAD = 64
@@ -203,26 +188,29 @@ AHEAD = 64
 def probes(value: Any) -> list[Any]:
     """Return the probes of nested tensors."""
     if isinstance(value, torch.Tensor):
-        known = value.ndim and not value.is_meta and value.numel()
-        found = probe(value) if known else None
-        return [] if found is None else [found]
-    if isinstance(value, dict) or isinstance(getattr(value, "data", None), dict):
-        value = list((value if isinstance(value, dict) else value.data).values())
-    if isinstance(value, list | tuple):
-        return [found for one in value for found in probes(one)]
-    return []
+        sketch = probe(value) if value.ndim and not value.is_meta and value.numel() else None
+        return [] if sketch is None else [sketch]
+    return [sketch for inner in _inner(value) for sketch in probes(inner)]
 
 
-def match(here: Observation, given: Any) -> None:
+def _inner(value: Any) -> Sequence[Any]:
+    """Return the values in a list, a tuple or a dictionary, also one of transformers."""
+    entries = value if isinstance(value, dict) else getattr(value, "data", None)
+    if isinstance(entries, dict):
+        return list(entries.values())
+    return value if isinstance(value, list | tuple) else ()
+
+
+def match(here: Observation, arguments: Any) -> None:
     """Find the batch whose tensors the model is given, since a script may load others before.
 
     It is the last one if none is, since its values were changed.
     """
     with unobserved():
-        mine = probes(given)
+        inputs = probes(arguments)
     best = 0
-    for number, theirs in here.recent:
-        equal = sum(any(np.array_equal(one, other) for other in theirs) for one in mine)
+    for number, loaded in here.recent:
+        equal = sum(any(np.array_equal(probe, other) for other in loaded) for probe in inputs)
         if equal and equal >= best:
             best, here.used = equal, number
     if here.used is None:
@@ -242,21 +230,13 @@ def first_tensor(value: Any) -> Any:
     """Return the first tensor with a batch dimension in nested values; None without one."""
     if isinstance(value, torch.Tensor):
         return value if value.ndim else None
-    if isinstance(value, dict):
-        value = list(value.values())
-    elif hasattr(value, "data") and isinstance(getattr(value, "data", None), dict):
-        value = list(value.data.values())
-    if isinstance(value, list | tuple):
-        for one in value:
-            found = first_tensor(one)
-            if found is not None:
-                return found
-    return None
+    tensors = (first_tensor(inner) for inner in _inner(value))
+    return next((tensor for tensor in tensors if tensor is not None), None)
 
 
-def digest(text: bytes) -> bytes:
-    """Return a hash of 6 bytes."""
-    return hashlib.blake2b(text, digest_size=6).digest()
+def number_from(content: bytes) -> int:
+    """Return a hash of 6 bytes, as a number."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "big")
 
 
 def row_hashes(tensor: Any) -> tuple[int, ...]:
@@ -264,17 +244,12 @@ def row_hashes(tensor: Any) -> tuple[int, ...]:
     if tensor.is_meta or hasattr(tensor, "_local_tensor"):
         return ()
     flat = values(tensor).reshape(tensor.shape[0], -1) if tensor.numel() else np.zeros((0, 1))
-    return tuple(int.from_bytes(digest(row.tobytes()), "big") for row in flat)
+    return tuple(number_from(row.tobytes()) for row in flat)
 
 
-def _splitting(original: Any) -> Any:
-    @functools.wraps(original)
-    def split(*args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        line = directly()
-        if here is not None and line is not None:
-            add(here.record.splits, line)
-        with unobserved():
-            return original(*args, **kwargs)
-
-    return split
+def _split(here: Observation, original: Any, *args: Any, **kwargs: Any) -> Any:
+    line = directly(3)
+    if line is not None:
+        add(here.record.splits, line)
+    with unobserved():
+        return original(*args, **kwargs)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from simdp.torch.audit.lines import Line
 from simdp.torch.audit.records import BackwardRecord, LossCount, Place, RankRecord
-from simdp.torch.ranks import current
+from simdp.torch.ranks import Rank, current
 
-KEY = "audit"
-"""Key of a rank's observation."""
+KEY, PLACES = "audit", "places"
+"""Keys of a rank's observation, and of the places of its tensors that other ranks do not have."""
 
 DRAWS = ("randn", "rand", "randint", "randn_like", "rand_like", "bernoulli", "normal")
 """Functions of torch whose draws are observed."""
@@ -33,7 +34,8 @@ NUM_OWN = 16
 class Observation:
     """What is recorded of a rank, and what the patches need between two calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
         self.record = RankRecord()
         self.loaders: dict[int, int] = {}  # by id
         self.kept: list[Any] = []  # loaders, whose ids are used
@@ -90,8 +92,8 @@ class Observation:
 
     def number_of(self, generator: Any) -> int | None:
         """Return the number of a generator that the script makes; None behind the first 16."""
-        for number, one in enumerate(self.own):
-            if one is generator:
+        for number, own in enumerate(self.own):
+            if own is generator:
                 return number
         if len(self.own) >= NUM_OWN:
             return None
@@ -102,6 +104,10 @@ class Observation:
     def trained(self) -> int | None:
         """The batch that the model got last; the one loaded last where it was changed before."""
         return self.batch if self.used is None else self.used
+
+    def steps_of(self, optimizer: int) -> int:
+        """Return the number of steps of an optimizer so far."""
+        return sum(step.optimizer == optimizer for step in self.record.steps)
 
     def number_of_optimizer(self, optimizer: Any) -> int:
         """Return the number of an optimizer, in the order of their first steps."""
@@ -146,37 +152,25 @@ def seen() -> Observation | None:
     return None if getattr(_LOCAL, "off", False) else mine()
 
 
-def after(observe: Callable[..., None]) -> Callable[[Any], Any]:
-    """Return what wraps a method: it is called, then observed with its object."""
+def after(observe: Callable[..., None]) -> Callable[..., Any]:
+    """Return a call for `Patches.wrap` of a method: it is made, then observed with its object."""
 
-    def around(original: Any) -> Any:
-        @functools.wraps(original)
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
-            here = seen()
-            if here is not None:
-                observe(here, self)
-            return found
+    def call(here: Observation, original: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(owner, *args, **kwargs)
+        observe(here, owner)
+        return value
 
-        return wrapped
-
-    return around
+    return call
 
 
-def before(observe: Callable[..., None]) -> Callable[[Any], Any]:
-    """Return what wraps a function: its call is observed with its arguments, then made."""
+def before(observe: Callable[..., None]) -> Callable[..., Any]:
+    """Return a call for `Patches.wrap`: it is observed with its arguments, then made."""
 
-    def around(original: Any) -> Any:
-        @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            here = seen()
-            if here is not None:
-                observe(here, *args, **kwargs)
-            return original(*args, **kwargs)
+    def call(here: Observation, original: Any, *args: Any, **kwargs: Any) -> Any:
+        observe(here, *args, **kwargs)
+        return original(*args, **kwargs)
 
-        return wrapped
-
-    return around
+    return call
 
 
 def before_step(act: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], Any]:
@@ -194,11 +188,11 @@ def before_step(act: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any
 
         def evaluated() -> Any:
             nonlocal first
-            found = closure()
+            loss = closure()
             if first:
                 first = False
                 act(optimizer, args, kwargs)
-            return found
+            return loss
 
         if len(args) > 1:
             return (args[0], evaluated, *args[2:]), kwargs
@@ -231,6 +225,11 @@ def _tops(here: Observation) -> list[Any]:
     return [root for root in here.roots if id(root) not in inner]
 
 
+def as_list(tensors: Any) -> list[Any]:
+    """Return a list of tensors from some, or from a single one."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
 def parameter_name(here: Observation, key: int) -> str:
     """Return the name of a parameter, by its identity."""
     if key not in here.names:
@@ -255,6 +254,6 @@ def inner_optimizer(optimizer: Any) -> Any:
     return getattr(optimizer, "optim", optimizer)
 
 
-def parameters_of(optimizer: Any) -> list[Any]:
-    """Return the parameters of all groups."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def parameters_of(optimizer: Any, first: int = 0) -> list[Any]:
+    """Return the parameters of all groups from the first one on."""
+    return [parameter for group in optimizer.param_groups[first:] for parameter in group["params"]]

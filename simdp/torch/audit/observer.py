@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,11 @@ from simdp.torch.audit.observation import (
     DRAWS,
     KEY,
     LOSSES,
+    PLACES,
     Observation,
     add,
     after,
+    as_list,
     before,
     before_step,
     clean,
@@ -45,13 +46,14 @@ from simdp.torch.audit.records import (
     CallRecord,
     ClipRecord,
     LossCount,
+    Place,
     RankRecord,
     StepRecord,
 )
 from simdp.torch.audit.sketches import is_shard, probe, sketch, values
 from simdp.torch.generators import generator_states
 from simdp.torch.process_groups import Virtual
-from simdp.torch.ranks import DONE, Patches, Rank, RankLocal, StepsDone, current
+from simdp.torch.ranks import DONE, Patches, Rank, RankLocal, StepsDone
 from simdp.torch.spawning import SPAWNED
 
 MOST_ROWS = 1024
@@ -88,35 +90,35 @@ class Observer(RankLocal):
         self._spawned: dict[int, Observation] = {}  # of those
 
     def begin(self, rank: Rank) -> None:
-        known = self._spawned.get(rank.rank) if SPAWNED in rank.state else None
-        rank.state[KEY] = known or Observation()
+        observation = Observation(rank)
         if SPAWNED in rank.state:  # started twice, ranks continue the same record
             self.started = rank.runtime.cluster.world_size
-            self._spawned[rank.rank] = rank.state[KEY]
-        given = rank.state.get("places", {})
-        rank.state[KEY].places = {place.name: place for place in given.values()}
-        rank.state[KEY].renamed = {name: place.name for name, place in given.items()}
-        self.records[rank.rank] = rank.state[KEY].record
+            observation = self._spawned.setdefault(rank.rank, observation)
+            observation.rank = rank
+        places: dict[str, Place] = rank.state.get(PLACES, {})
+        observation.places = {place.name: place for place in places.values()}
+        observation.renamed = {name: place.name for name, place in places.items()}
+        rank.state[KEY] = observation
+        self.records[rank.rank] = observation.record
 
     def end(self, rank: Rank) -> None:
         observation: Observation | None = rank.state.get(KEY)
         if observation is not None:
             with unobserved():
-                self._finish(rank, observation)
+                self._finish(observation)
 
-    def _finish(self, rank: Rank, here: Observation) -> None:
+    def _finish(self, here: Observation) -> None:
         """Record last values: learning rates, and those of modules without an optimizer."""
-        here.record.ended = DONE not in rank.state
+        here.record.ended = DONE not in here.rank.state
         here.record.rates = [_rates(optimizer) for optimizer in here.stepped]
-        known = set(here.parameters)
         for number, root in enumerate(here.roots):
             tensors = [*root.named_parameters(), *root.named_buffers()]
-            if any(id(tensor) in known for _, tensor in tensors):
+            if any(id(tensor) in here.parameters for _, tensor in tensors):
                 continue
             for name, tensor in tensors:
-                found = probe(tensor) if tensor.is_floating_point() else None
-                if found is not None:
-                    here.record.states[f"module {number}.{clean(name)}"] = found
+                sketched = probe(tensor) if tensor.is_floating_point() else None
+                if sketched is not None:
+                    here.record.states[f"module {number}.{clean(name)}"] = sketched
         for root in here.roots:
             if isinstance(root, DistributedDataParallel):
                 for parameter in root.parameters():
@@ -127,62 +129,42 @@ class Observer(RankLocal):
             here.record.makers[name] = here.makers.get(key)
             here.record.callers[name] = here.callers.get(key)
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            patches = Patches(stack)
-            loaders.patch(patches)
-            self._patch_model(patches)
-            self._patch_optimizer(patches)
-            self._patch_calls(patches)
-            yield
+    def patch(self, patches: Patches) -> None:
+        loaders.patch(patches)
+        self._patch_optimizer(patches)
+        calls: list[tuple[Any, str, Callable[..., Any]]] = [
+            (nn.Module, "__call__", self._call),
+            (nn.Module, "register_parameter", _register),
+            (nn.Module, "__setattr__", _assign),
+            (torch.autograd, "backward", self._backward),
+            (Virtual, "_call", _call_group),
+            *((kind, "__init__", after(observe)) for kind, observe in CREATIONS),
+            *((owner, name, before(observe)) for owner, name, observe in CALLS),
+            *((torch, name, before(partial(_drawing, name))) for name in DRAWS),
+            *((functional, name, before(partial(_counting, name))) for name in LOSSES),
+        ]
+        for owner, name, call in calls:
+            patches.wrap(owner, name, call, seen)
 
     # Model ----------------------------------------------------------------------------------------
 
-    def _patch_model(self, patches: Patches) -> None:
-        called = nn.Module.__call__
-        observer = self
+    def _call(self, here: Observation, called: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+        line = directly(3)
+        if here.depth == 0:
+            here.by_library = line is None
+            self._observe(here, module, args, kwargs)
+        elif line is not None and (here.inner is None or here.depth <= here.inner[0]):
+            here.inner = here.depth, line
+        core = id(module) in here.cores if here.cores else here.depth == 0
+        if core and not here.buffers and torch.is_grad_enabled():
+            _record_buffers(here, module)
+        here.depth += 1
+        try:
+            return called(module, *args, **kwargs)
+        finally:
+            here.depth -= 1
 
-        def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            here = seen()
-            if here is None:
-                return called(self, *args, **kwargs)
-            line = directly()
-            if here.depth == 0:
-                here.by_library = line is None
-                observer._called(here, self, args, kwargs)
-            elif line is not None and (here.inner is None or here.depth <= here.inner[0]):
-                here.inner = here.depth, line
-            core = id(self) in here.cores if here.cores else here.depth == 0
-            if core and not here.buffers and torch.is_grad_enabled():
-                _record_buffers(here, self)
-            here.depth += 1
-            try:
-                return called(self, *args, **kwargs)
-            finally:
-                here.depth -= 1
-
-        patches.put(nn.Module, "__call__", __call__)
-        patches.wrap(nn.Module, "register_parameter", _registering)
-        patches.wrap(DistributedDataParallel, "__init__", after(_wrapped))
-        patches.wrap(functional, "batch_norm", before(_normalising))
-        patches.wrap(functional, "dropout", before(_dropping))
-        for kind in (nn.modules.dropout._DropoutNd, nn.MultiheadAttention):
-            patches.wrap(kind, "__init__", after(_dropout_made))
-        patches.wrap(nn.Module, "__setattr__", _assigning)
-        patches.wrap(torch, "load", before(partial(_loading, "file")))
-        patches.wrap(functional, "scaled_dot_product_attention", before(_attending))
-        for name in DRAWS:
-            patches.wrap(torch, name, before(partial(_drawing, name)))
-        for name in LOSSES:
-            patches.wrap(functional, name, before(partial(_counting, name)))
-        patches.wrap(torch.autograd, "backward", self._backward)
-        patches.wrap(torch.amp.autocast_mode.autocast, "__enter__", before(_casting))
-        patches.wrap(torch, "compile", before(_compiling))
-        patches.wrap(DistributedDataParallel, "register_comm_hook", before(_hooking_reduction))
-        patches.wrap(nn.DataParallel, "forward", before(_replicating))
-
-    def _called(self, here: Observation, module: Any, args: Any, kwargs: Any) -> None:
+    def _observe(self, here: Observation, module: Any, args: Any, kwargs: Any) -> None:
         """Observe a call of a module by the script, not by another module."""
         if id(module) not in here.root_ids:
             here.root_ids.add(id(module))
@@ -191,7 +173,7 @@ class Observer(RankLocal):
             if not here.record.steps:
                 here.names.clear()
         trains = torch.is_grad_enabled() and any(
-            one.requires_grad for one in module.parameters(recurse=True)
+            parameter.requires_grad for parameter in module.parameters()
         )
         if not trains:
             if here.record.steps:
@@ -202,27 +184,21 @@ class Observer(RankLocal):
             here.states = generator_states()
         if not isinstance(module, DistributedDataParallel):
             if id(module) in here.inside_ddp and module.training:
-                skipped = here.inside_ddp
-                line = calling(lambda owner: id(owner) in skipped)
-                if line not in here.record.bypasses:
-                    here.record.bypasses.append(line)
+                add(here.record.bypasses, calling(lambda owner: id(owner) in here.inside_ddp))
             for parameter in module.parameters():
                 if id(parameter) not in here.callers:
                     here.callers[id(parameter)] = running()
         add(here.record.trained, running())
         loaders.match(here, (args, kwargs))
-        found = loaders.first_tensor((args, kwargs))
-        if found is not None:
-            here.num_rows = int(found.shape[0])
+        batch = loaders.first_tensor((args, kwargs))
+        if batch is not None:
+            here.num_rows = int(batch.shape[0])
             if here.batch is None:
-                here.rows = loaders.row_hashes(found)
+                here.rows = loaders.row_hashes(batch)
 
     def check(self, here: Observation) -> None:
         """End the rank if its steps are done."""
-        rank = current()
-        if rank is None:
-            return
-        done = here.step
+        rank, done = here.rank, here.step
         over = done >= self.max_steps
         if rank.rank == 0 and self.stop is not None and done and not over:
             over = self.stop(done)
@@ -232,22 +208,18 @@ class Observer(RankLocal):
             rank.state[DONE] = True
             raise StepsDone
 
-    def _backward(self, original: Any) -> Any:
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            here = seen()
-            if here is None or here.backward is not None:
-                return original(tensors, grad_tensors, *args, **kwargs)
-            self.check(here)
-            given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            record = self._begin_backward(here, given[0])
-            here.backward = record
-            try:
-                return original(tensors, grad_tensors, *args, **kwargs)
-            finally:
-                here.backward = None
-                here.since += 1
-
-        return backward
+    def _backward(
+        self, here: Observation, original: Any, tensors: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if here.backward is not None:
+            return original(tensors, *args, **kw)
+        self.check(here)
+        here.backward = self._begin_backward(here, as_list(tensors)[0])
+        try:
+            return original(tensors, *args, **kw)
+        finally:
+            here.backward = None
+            here.since += 1
 
     def _begin_backward(self, here: Observation, loss: Any) -> BackwardRecord:
         trained, here.used = here.trained, None
@@ -276,37 +248,17 @@ class Observer(RankLocal):
     # Optimizer ------------------------------------------------------------------------------------
 
     def _patch_optimizer(self, patches: Patches) -> None:
-        patches.wrap(Optimizer, "add_param_group", self._adding)
+        patches.wrap(Optimizer, "add_param_group", after(self._watch_group), seen)
         patches.undo(register_optimizer_step_pre_hook(before_step(self._before)).remove)
         patches.undo(register_optimizer_step_post_hook(self._after).remove)
         for owner in (nn.utils, nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
-                patches.wrap(owner, name, _clipping)
-        patches.wrap(LRScheduler, "__init__", _scheduler_made)
-        patches.wrap(LRScheduler, "step", before(_scheduling))
-        patches.wrap(torch.Tensor, "register_hook", before(_hooking))
-        for owner, kind in (
-            (Optimizer, "optimizer"),
-            (LRScheduler, "scheduler"),
-            (torch.amp.grad_scaler.GradScaler, "scaler"),
-            (nn.Module, "model"),
-        ):
-            patches.wrap(owner, "state_dict", before(partial(_saving, kind)))
-            patches.wrap(owner, "load_state_dict", before(partial(_loading, kind)))
-        patches.wrap(torch, "save", before(partial(_saving, "file")))
+                patches.wrap(owner, name, _clip, seen)
+        patches.wrap(LRScheduler, "__init__", _create_scheduler, seen)
 
-    def _adding(self, original: Any) -> Any:
-        observer = self
-
-        def add_param_group(self: Any, group: Any) -> Any:
-            found = original(self, group)
-            here = seen()
-            if here is not None:
-                for parameter in self.param_groups[-1]["params"]:
-                    observer._watch(here, parameter)
-            return found
-
-        return add_param_group
+    def _watch_group(self, here: Observation, optimizer: Any) -> None:
+        for parameter in parameters_of(optimizer, -1):
+            self._watch(here, parameter)
 
     def _watch(self, here: Observation, parameter: Any) -> None:
         """Record the gradients of a parameter before they are reduced."""
@@ -322,10 +274,10 @@ class Observer(RankLocal):
             if backward is None or grad is None or grad.is_meta:
                 return
             name = parameter_name(here, key)
-            found = _sketch(here, name, grad)
-            if found is not None:
-                before = backward.local.get(name)
-                backward.local[name] = found if before is None else before + found
+            sketched = _sketch(here, name, grad)
+            if sketched is not None:
+                earlier = backward.local.get(name)
+                backward.local[name] = sketched if earlier is None else earlier + sketched
 
         with unobserved():
             parameter.register_hook(hook)
@@ -337,10 +289,8 @@ class Observer(RankLocal):
         here.stepping += 1
         if here.stepping > 1:
             return
-        rank = current()
-        assert rank is not None
         number = here.number_of_optimizer(optimizer)
-        count = sum(one.optimizer == number for one in here.record.steps)
+        count = here.steps_of(number)
         if count >= self.max_steps:
             self.check(here)
         record = StepRecord(
@@ -354,22 +304,23 @@ class Observer(RankLocal):
         )
         record.generators, record.buffers = hash_of(here.states), here.buffers
         record.own_generators = tuple(
-            (number, _digest(state)) for number, state in sorted(here.own_states.items())
+            (number, loaders.number_from(bytes(values(state).astype(np.uint8))))
+            for number, state in sorted(here.own_states.items())
         )
         here.buffers = {}
         record.scheduled = here.scheduled
-        kept = (rank.rank, number) in self.states
-        if self.state_at is not None and record.at >= self.state_at and not kept:
+        key = here.rank.rank, number
+        if self.state_at is not None and record.at >= self.state_at and key not in self.states:
             with torch._C._DisableTorchDispatch():
                 state = copy.deepcopy(inner_optimizer(optimizer).state_dict())
-            self.states[rank.rank, number] = state, here.states, here.own_states
+            self.states[key] = state, here.states, here.own_states
         with unobserved():
-            self._gradients(rank, here, optimizer, record)
+            self._gradients(here, optimizer, record)
         here.record.steps.append(record)
         here.states, here.own_states, here.since, here.messaged = None, {}, 0, False
 
-    def _gradients(self, rank: Rank, here: Observation, optimizer: Any, record: StepRecord) -> None:
-        whole = rank.rank == 0
+    def _gradients(self, here: Observation, optimizer: Any, record: StepRecord) -> None:
+        whole = here.rank.rank == 0
         states = inner_optimizer(optimizer).state
         for parameter in parameters_of(optimizer):
             self._watch(here, parameter)
@@ -385,16 +336,16 @@ class Observer(RankLocal):
                 rows = loaders.row_hashes(parameter if by_row else parameter[None])
                 if rows:
                     here.record.contents[name] = parameter.numel(), rows
-            known = grad is not None and not grad.is_meta
-            record.grad_probes[name] = _probe(here, name, grad) if known else None
+            real = grad is not None and not grad.is_meta
+            record.grad_probes[name] = _probe(here, name, grad) if real else None
             if whole or shard:
-                record.grads[name] = _sketch(here, name, grad) if known else None
+                record.grads[name] = _sketch(here, name, grad) if real else None
             record.before[name] = _probe(here, name, parameter)
             for key, value in (states.get(parameter) or {}).items():
                 if isinstance(value, torch.Tensor) and not value.is_meta:
-                    found = probe(value)
-                    if found is not None:
-                        record.state[f"{name}: {key}"] = found
+                    sketched = probe(value)
+                    if sketched is not None:
+                        record.state[f"{name}: {key}"] = sketched
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         here = seen()
@@ -403,8 +354,6 @@ class Observer(RankLocal):
         here.stepping -= 1
         if here.stepping or not here.record.steps:
             return
-        rank = current()
-        assert rank is not None
         record = here.record.steps[-1]
         with unobserved():
             for parameter in parameters_of(optimizer):
@@ -412,39 +361,8 @@ class Observer(RankLocal):
                 if parameter.is_meta:
                     continue
                 record.after_probes[name] = _probe(here, name, parameter)
-                if rank.rank == 0 or name in record.shards:
+                if here.rank.rank == 0 or name in record.shards:
                     record.after[name] = _sketch(here, name, parameter)
-
-    # Collectives ----------------------------------------------------------------------------------
-
-    def _patch_calls(self, patches: Patches) -> None:
-        call, barrier = Virtual._call, Virtual.barrier
-
-        def _call(
-            self: Any,
-            name: str,
-            collective: str,
-            inputs: Any,
-            outputs: Any,
-            *rest: Any,
-            **more: Any,
-        ) -> Any:
-            here = seen()
-            if here is not None:
-                _record_call(here, self, name, inputs or outputs, more.get("more", ""))
-            return call(self, name, collective, inputs, outputs, *rest, **more)
-
-        def _barrier(self: Any, opts: Any = None) -> Any:
-            here = seen()
-            if here is not None:
-                record = CallRecord("barrier", (), "", running(), here.step, False, "", None)
-                here.record.calls.append(record)
-            return barrier(self, opts)
-
-        patches.put(Virtual, "_call", _call)
-        patches.put(Virtual, "barrier", _barrier)
-        for name in ("send", "recv", "recv_anysource"):
-            patches.wrap(Virtual, name, before(_messaging))
 
 
 def _sketch(here: Observation, name: str, tensor: Any) -> Floats | None:
@@ -493,15 +411,11 @@ def _numbers(group: Any) -> dict[str, Any]:
 # Model --------------------------------------------------------------------------------------------
 
 
-def _registering(original: Any) -> Any:
-    def register_parameter(self: Any, name: str, param: Any) -> None:
-        original(self, name, param)
-        here = seen()
-        if here is not None and param is not None and id(param) not in here.creators:
-            here.creators[id(param)] = running()
-            here.makers[id(param)] = calling(lambda owner: isinstance(owner, nn.Module))
-
-    return register_parameter
+def _register(here: Observation, original: Any, module: Any, name: str, param: Any) -> None:
+    original(module, name, param)
+    if param is not None and id(param) not in here.creators:
+        here.creators[id(param)] = running()
+        here.makers[id(param)] = calling(lambda owner: isinstance(owner, nn.Module))
 
 
 def _wrapped(here: Observation, module: Any) -> None:
@@ -520,9 +434,9 @@ def _record_buffers(here: Observation, module: Any) -> None:
     with unobserved():
         for name, buffer in module.named_buffers():
             if buffer.is_floating_point() and not buffer.is_meta:
-                found = probe(buffer)
-                if found is not None:
-                    here.buffers[clean(name)] = found
+                sketched = probe(buffer)
+                if sketched is not None:
+                    here.buffers[clean(name)] = sketched
 
 
 def _normalising(
@@ -549,22 +463,17 @@ def _made(callers: int) -> Line | None:
 
     The callers are those of the function that `before` wraps.
     """
-    for depth in range(3, 3 + callers):
+    for depth in range(4, 4 + callers):
         line = getattr(sys._getframe(depth).f_locals.get("self"), "_audited_line", None)
         if line is not None:
             return line
     return None
 
 
-def _assigning(original: Any) -> Any:
-    def __setattr__(self: Any, name: str, value: Any) -> None:  # noqa: N807
-        if name in self.__dict__.get("_buffers", ()):
-            here = seen()
-            if here is not None and here.depth:
-                here.record.buffer_lines.setdefault(name, directly())
-        original(self, name, value)
-
-    return __setattr__
+def _assign(here: Observation, original: Any, module: Any, name: str, value: Any) -> None:
+    if here.depth and name in vars(module).get("_buffers", ()):
+        here.record.buffer_lines.setdefault(name, directly(3))
+    original(module, name, value)
 
 
 def _dropping(
@@ -589,7 +498,7 @@ def _attending(
 
 
 def _drawing(name: str, here: Observation, *_: Any, generator: Any = None, **__: Any) -> None:
-    line = directly(3)
+    line = directly(4)
     if line is None:
         return
     if name == "randint":
@@ -633,9 +542,9 @@ def _mixing(here: Observation, root: Any) -> None:
     for module in root.modules():
         state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
         policy = getattr(module, "mixed_precision", None)
-        for one in (getattr(state, "_mp_policy", None), policy):
+        for mixed in (getattr(state, "_mp_policy", None), policy):
             for name in ("param_dtype", "reduce_dtype"):
-                _shorten(here, getattr(one, name, None))
+                _shorten(here, getattr(mixed, name, None))
 
 
 def _shorten(here: Observation, dtype: Any) -> None:
@@ -656,24 +565,16 @@ def _compiling(here: Observation, *_: Any, **__: Any) -> None:
 # Optimizer ----------------------------------------------------------------------------------------
 
 
-def _clipping(original: Any) -> Any:
-    @wraps(original)
-    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        here = seen()
-        if here is None:
-            return original(parameters, *args, **kwargs)
-        line, named = running(), kwargs.get("max_norm", kwargs.get("clip_value", 0.0))
-        limit = args[0] if args else named
-        listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        with unobserved():
-            found = original(listed, *args, **kwargs)
-        norm = None
-        if isinstance(found, torch.Tensor) and not hasattr(found, "_local_tensor"):
-            norm = None if found.is_meta else float(values(found)[0])
-        here.record.clips.append(ClipRecord(line, here.step, float(limit), norm, here.since))
-        return found
-
-    return clip
+def _clip(here: Observation, original: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+    line, named = running(), kwargs.get("max_norm", kwargs.get("clip_value", 0.0))
+    limit = args[0] if args else named
+    with unobserved():
+        total = original(as_list(parameters), *args, **kwargs)
+    norm = None
+    if isinstance(total, torch.Tensor) and not hasattr(total, "_local_tensor"):
+        norm = None if total.is_meta else float(values(total)[0])
+    here.record.clips.append(ClipRecord(line, here.step, float(limit), norm, here.since))
+    return total
 
 
 def _hooking(here: Observation, tensor: Any, hook: Any) -> None:
@@ -692,27 +593,19 @@ def _replicating(here: Observation, parallel: Any, *_: Any, **__: Any) -> None:
         here.record.replicated = running()
 
 
-def _scheduler_made(original: Any) -> Any:
-    @wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        here = seen()
-        if here is None:
-            original(self, *args, **kwargs)
-            return
-        here.building += 1
-        try:
-            original(self, *args, **kwargs)
-        finally:
-            here.building -= 1
-        here.record.schedulers.append(tuple(line for _, line in reversed(stack())))
-
-    return __init__
+def _create_scheduler(here: Observation, original: Any, *args: Any, **kwargs: Any) -> None:
+    here.building += 1
+    try:
+        original(*args, **kwargs)
+    finally:
+        here.building -= 1
+    here.record.schedulers.append(tuple(line for _, line in reversed(stack())))
 
 
 def _scheduling(here: Observation, *_: Any, **__: Any) -> None:
     if not here.building:
         here.scheduled += 1
-        here.record.scheduler_steps.append((directly(3) is not None, running()))
+        here.record.scheduler_steps.append((directly(4) is not None, running()))
 
 
 def _saving(kind: str, here: Observation, *_: Any, **__: Any) -> None:
@@ -732,19 +625,32 @@ def _messaging(here: Observation, *_: Any, **__: Any) -> None:
     here.messaged = True
 
 
-def _record_call(here: Observation, group: Any, name: str, buffers: Any, more: str) -> None:
+def _waiting(here: Observation, *_: Any, **__: Any) -> None:
+    record = CallRecord("barrier", (), "", running(), here.step, False, "", None)
+    here.record.calls.append(record)
+
+
+def _call_group(
+    here: Observation, original: Any, group: Any, name: str, collective: str, inputs: Any,
+    outputs: Any, *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    _record_call(here, name, inputs or outputs, kwargs.get("more", ""))
+    return original(group, name, collective, inputs, outputs, *args, **kwargs)
+
+
+def _record_call(here: Observation, name: str, buffers: Any, more: str) -> None:
     first = buffers[0]
-    size = sum(each.size for each in buffers)
-    found: Floats | None = None
-    if size <= SMALL and first.real and first.array.dtype.kind in "fiu":
-        found = np.concatenate([each.array.astype(float) for each in buffers])
+    numbers: Floats | None = None
+    is_small = sum(buffer.size for buffer in buffers) <= SMALL
+    if is_small and first.real and first.array.dtype.kind in "fiu":
+        numbers = np.concatenate([buffer.array.astype(float) for buffer in buffers])
     inside = here.backward is not None or torch._C._current_graph_task_id() != -1
     dtype = str(first.dtype).removeprefix("torch.")
     line, at = running(), here.step
     here.record.calls.append(
-        CallRecord(name, (first.size,), dtype, line, at, inside, more, found, stack())
+        CallRecord(name, (first.size,), dtype, line, at, inside, more, numbers, stack())
     )
-    if here.stepping and found is None and name.startswith(("all_reduce", "reduce")):
+    if here.stepping and numbers is None and name.startswith(("all_reduce", "reduce")):
         here.record.steps[-1].reduces = True
 
 
@@ -756,8 +662,41 @@ def hash_of(states: Any) -> int:
     if states is None:
         return 0
     text = bytes(values(states[0]).astype(np.uint8)) + repr(states[1]).encode()
-    return int.from_bytes(loaders.digest(text + states[2][1].tobytes()), "big")
+    return loaders.number_from(text + states[2][1].tobytes())
 
 
-def _digest(state: Any) -> int:
-    return int.from_bytes(loaders.digest(bytes(values(state).astype(np.uint8))), "big")
+# Patches ------------------------------------------------------------------------------------------
+
+CREATIONS = (
+    (DistributedDataParallel, _wrapped),
+    (nn.modules.dropout._DropoutNd, _dropout_made),
+    (nn.MultiheadAttention, _dropout_made),
+)
+"""Classes, and what observes a new object."""
+
+STATES = {
+    "optimizer": Optimizer,
+    "scheduler": LRScheduler,
+    "scaler": torch.amp.grad_scaler.GradScaler,
+    "model": nn.Module,
+}
+"""Classes whose states are saved and loaded, by kind."""
+
+CALLS: tuple[tuple[Any, str, Callable[..., None]], ...] = (
+    (functional, "batch_norm", _normalising),
+    (functional, "dropout", _dropping),
+    (functional, "scaled_dot_product_attention", _attending),
+    (torch.amp.autocast_mode.autocast, "__enter__", _casting),
+    (torch, "compile", _compiling),
+    (DistributedDataParallel, "register_comm_hook", _hooking_reduction),
+    (nn.DataParallel, "forward", _replicating),
+    (LRScheduler, "step", _scheduling),
+    (torch.Tensor, "register_hook", _hooking),
+    (torch, "save", partial(_saving, "file")),
+    (torch, "load", partial(_loading, "file")),
+    *((owner, "state_dict", partial(_saving, kind)) for kind, owner in STATES.items()),
+    *((owner, "load_state_dict", partial(_loading, kind)) for kind, owner in STATES.items()),
+    (Virtual, "barrier", _waiting),
+    *((Virtual, name, _messaging) for name in ("send", "recv", "recv_anysource")),
+)
+"""Functions, and what observes a call before it is made."""

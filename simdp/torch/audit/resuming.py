@@ -288,7 +288,7 @@ class Resuming:
             folder / "kept",
             self.save,
             changes=[kept, inputs],
-            keep={"batches": lambda: kept.found, "inputs": lambda: inputs.found},
+            keep={"batches": lambda: kept.kept, "inputs": lambda: inputs.kept},
         )
         (record,) = self.investigation.runner.run([run])
         found = data_changes.tied_batches(view, other, record.extra.get("batches", {}))

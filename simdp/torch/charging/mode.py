@@ -50,7 +50,7 @@ def hook_extra(func: Any, args: Any, kwargs: Any, hook: float, launch: float) ->
     node: Any = torch._C._current_autograd_node()
     if node is None or node.name() != "torch::autograd::AccumulateGrad":
         return 0.0
-    storage = (kwargs["out"] if func is aten.mul.out else args[0]).untyped_storage()
+    storage = kwargs.get("out", args[0]).untyped_storage()
     if func is not aten.mul.out and not copies and not storage.bucket:
         return 0.0
     storage.bucket = True
@@ -112,11 +112,10 @@ class Charging(TorchDispatchMode):
     def __init__(self, machine: VirtualMachine) -> None:
         super().__init__()
         self.machine = machine
-        self.rank = machine.rank
         self._hook = machine.rank.runtime.cluster.overheads.hook
         self._launch = machine.speed.launch
         self._seen: dict[Any, bool] = {}
-        self._known: dict[Any, tuple[float, float, str]] = {}
+        self._charges: dict[Any, tuple[float, float, str]] = {}
         self._moved: dict[str, float] = defaultdict(float)
         machine.rank.state[MOVED] = self._moved
 
@@ -182,10 +181,7 @@ class Charging(TorchDispatchMode):
         if func in INTO and self._hook and place >= 0:
             seconds += hook_extra(func, args, kwargs, self._hook, self._launch)
         if seconds:
-            if place < 0:
-                self.rank.charge(seconds, activity, activity)
-            else:
-                machine.charge(place, seconds, activity)
+            machine.charge(place, seconds, activity)
         return out
 
     def _seconds(
@@ -200,11 +196,11 @@ class Charging(TorchDispatchMode):
         _describe(out, key)
         if func in CONCERNED:
             key.append(stage(func, args, backward))
-        known = tuple(key)
-        charge = self._known.get(known)
+        kind = tuple(key)
+        charge = self._charges.get(kind)
         if charge is None:
-            if len(self._known) >= MAX_KEPT:
-                self._known.clear()
+            if len(self._charges) >= MAX_KEPT:
+                self._charges.clear()
             speed = self.machine.devices[place].speed if place >= 0 else self.machine.speed
             launched = launched_by(func, args, dict(kwargs), out)
             if func in CONCERNED:
@@ -217,7 +213,7 @@ class Charging(TorchDispatchMode):
             seconds += (self.machine.launches - 1) * len(launched.kernels) * speed.launch
             nbytes = sum(kernel.elements * itemsize + kernel.nbytes for kernel in launched.kernels)
             charge = seconds, nbytes, "" if launched.is_known else func._schema.name
-            self._known[known] = charge
+            self._charges[kind] = charge
         seconds, nbytes, unknown = charge
         for name in {"", unknown}:
             self._moved[name] += nbytes
@@ -250,9 +246,9 @@ def _dtype(values: Any) -> torch.dtype:
             if value.is_floating_point():
                 return value.dtype
         elif isinstance(value, (list, tuple)):
-            found = _dtype(value)
-            if found is not torch.int64:
-                return found
+            dtype = _dtype(value)
+            if dtype is not torch.int64:
+                return dtype
     return torch.int64
 
 
@@ -280,10 +276,10 @@ FULL = re.compile(r"DefaultCPUAllocator.{,80}allocate (\d+) bytes")
 
 def _of_memory(error: RuntimeError, machine: VirtualMachine, place: int) -> Exception:
     """Return the same error; for exhausted host memory, an error of the device or with a remedy."""
-    found = FULL.search(str(error))
-    if found is None:
+    match = FULL.search(str(error))
+    if match is None:
         return error
-    wanted = int(found.group(1))
+    wanted = int(match[1])
     if place >= 0:
         try:
             machine.devices[place].ledger.check(wanted)

@@ -82,10 +82,10 @@ class Speed:
         if name == "int8":  # as fast as float8, and on devices without it not below float16
             name = "float8" if "float8" in peak else "float16"
         if name not in peak:
-            known = ", ".join(known for known in DTYPES if known in peak)
+            dtypes = ", ".join(dtype for dtype in DTYPES if dtype in peak)
             raise ProgramError(
                 f"products in {name}: {self.device.name or 'the device'} has no peak for this "
-                f"dtype, only for {known}; choose one of these, or another --cluster."
+                f"dtype, only for {dtypes}; choose one of these, or another --cluster."
             )
         fused = activity if policy == "fused_attention" else ""
         return name, self._part.rate(name, fused), self._part.half_work

@@ -15,8 +15,6 @@ not run: gradients that are added or copied into buckets. Modules inside a layer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -30,9 +28,9 @@ from simdp.engine.compute.profile_times import scaling
 from simdp.errors import ProgramError, ScenarioError
 from simdp.files import read_yaml
 from simdp.spec import Spec, problems
-from simdp.torch.cuda.machine import VirtualMachine, block_of, machine
+from simdp.torch.cuda.machine import VirtualMachine, machine, place_of
 from simdp.torch.kernels import tensors_in
-from simdp.torch.ranks import Rank, RankLocal
+from simdp.torch.ranks import Patches, Rank, RankLocal
 from simdp.workload.compute import FromMeasurements, FromProfile, time_at
 from simdp.workload.layers.operator import TimedLayer
 from simdp.workload.models.operators import read_layers
@@ -64,14 +62,14 @@ class LayerRecord(NamedTuple):
         micro-step.
         """
         longer = scaling(self.spec, "float32", device)
-        each = layer.products * longer.products + (1 - layer.products) * longer.memory
-        each *= sharers
+        factor = layer.products * longer.products + (1 - layer.products) * longer.memory
+        factor *= sharers
         if self.spec.microbatch is not None:
-            each *= samples / self.spec.microbatch
+            factor *= samples / self.spec.microbatch
         return LayerSeconds(
-            max(layer.forward_time * each, layer.forward_host),
-            max(layer.gradient_time * each, layer.gradient_host),
-            layer.input_time * each,
+            max(layer.forward_time * factor, layer.forward_host),
+            max(layer.gradient_time * factor, layer.gradient_host),
+            layer.input_time * factor,
         )
 
 
@@ -91,7 +89,7 @@ def read_record(path: Path) -> LayerRecord | MeasuredRecord:
         If it is unreadable, or of another kind.
     """
     if path.suffix not in (".yaml", ".yml"):
-        return _record(path, FromProfile())
+        return LayerRecord(path, FromProfile(), tuple(read_layers(path, 1)))
     raw = read_yaml(path)
     kind = raw.get("kind") if isinstance(raw, dict) else None
     if kind == "measured":
@@ -102,24 +100,20 @@ def read_record(path: Path) -> LayerRecord | MeasuredRecord:
             "have microbatch, device, dtype and update; or kind: measured and points, both as "
             "in workload.compute."
         )
-    keys = {key: value for key, value in raw.items() if key != "path"}
-    return _record(path.parent / str(raw["path"]), _validated(FromProfile, path, keys))
+    csv = path.parent / str(raw.pop("path"))
+    return LayerRecord(csv, _validated(FromProfile, path, raw), tuple(read_layers(csv, 1)))
 
 
 def _validated(kind: type[Spec], path: Path, raw: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_python(raw)
     except ValidationError as error:
-        found = [f"--compute {path}: {problem.line}" for problem in problems(error, raw)]
-        raise ScenarioError(found) from None
+        lines = [f"--compute {path}: {problem.line}" for problem in problems(error, raw)]
+        raise ScenarioError(lines) from None
 
 
-def _record(path: Path, spec: FromProfile) -> LayerRecord:
-    """Read the CSV, with bytes for elements."""
-    return LayerRecord(path, spec, tuple(read_layers(path, 1)))
-
-
-OUTSIDE_STEPS = ("torch::autograd::AccumulateGrad",)
+OUTSIDE = ("torch::autograd::AccumulateGrad",)
+"""Autograd nodes outside of layers' backward, and of a measured step."""
 
 
 class WholeSteps:
@@ -154,16 +148,15 @@ class WholeSteps:
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._end()
         inner = getattr(module, "module", module)
-        model = type(inner).__name__, sum(one.numel() for one in inner.parameters())
-        known = self._model or model
-        if known != model:
+        model = type(inner).__name__, sum(weight.numel() for weight in inner.parameters())
+        first = self._model or model
+        if first != model:
             raise ProgramError(
                 f"--compute {self.record.path}: a measured step is of one model, and the script "
-                f"trains {known[0]} and {model[0]}; give a record of layers."
+                f"trains {first[0]} and {model[0]}; give a record of layers."
             )
         self._model, self.is_met = model, True
-        tensors = [one for one in tensors_in([args, kwargs]) if one.ndim]
-        self._samples, self._pass = int(tensors[0].shape[0]) if tensors else 1, "forward"
+        self._samples, self._pass = _num_samples(args, kwargs), "forward"
 
     def _end(self) -> None:
         """End a pass; the first of a batch size takes the rest of its time."""
@@ -204,7 +197,7 @@ class WholeSteps:
         autograd runs it.
         """
         node: Any = torch._C._current_autograd_node() if backward else None
-        if backward and (node is None or node.name() in OUTSIDE_STEPS):
+        if backward and (node is None or node.name() in OUTSIDE):
             return seconds
         if backward and self._pass == "forward":
             self._end()
@@ -244,11 +237,13 @@ class WholeSteps:
 
 
 def _trains(module: nn.Module) -> bool:
-    return torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters())
+    return torch.is_grad_enabled() and any(weight.requires_grad for weight in module.parameters())
 
 
-OUTSIDE = ("torch::autograd::AccumulateGrad",)
-"""Autograd nodes outside of layers' backward."""
+def _num_samples(args: Any, kwargs: Any) -> int:
+    """Return the samples of a call: the length of its first tensor with an axis."""
+    return next((int(tensor.shape[0]) for tensor in tensors_in([args, kwargs]) if tensor.ndim), 1)
+
 
 WRAPPED = "_checkpoint_wrapped_module."
 
@@ -273,7 +268,7 @@ class Turns:
         self.called: list[str] = []
         self.is_met = False
         self._elements = 0
-        self._known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+        self._is_recorded: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         self._learned: dict[int, nn.Module] = {}
         self._depth = self._samples = self._passes = 0
         self._covered = self._backward = False
@@ -299,10 +294,9 @@ class Turns:
         inner = module
         if isinstance(module, nn.parallel.DistributedDataParallel):
             inner = module.module
-        known = self._known.get(inner)
-        if known is None:
-            known = self._known[inner] = self._meet(inner)
-        if not known:
+        if inner not in self._is_recorded:
+            self._is_recorded[inner] = self._meet(inner)
+        if not self._is_recorded[inner]:
             return
         if isinstance(module, nn.DataParallel):
             raise ProgramError(
@@ -311,8 +305,7 @@ class Turns:
             )
         self._finish()
         self._passes += 1
-        tensors = [one for one in tensors_in([args, kwargs]) if one.ndim]
-        self._samples = int(tensors[0].shape[0]) if tensors else 1
+        self._samples = _num_samples(args, kwargs)
 
     def _meet(self, module: nn.Module) -> bool:
         """Hook into a module if it matches the record."""
@@ -322,42 +315,44 @@ class Turns:
             self.called.append(type(module).__name__)
             return False
         self.is_met = True
-        for one, border in borders.items():
-            one.register_forward_pre_hook(_entering(border))
-            one.register_forward_hook(_leaving(border))
+        for part, border in borders.items():
+            part.register_forward_pre_hook(_entering(border))
+            part.register_forward_hook(_leaving(border))
         return True
 
     def _borders(self, module: nn.Module) -> dict[nn.Module, Border] | None:
         """Return modules at which turns begin; None if the record has no layer of the module."""
-        modules = {name.replace(WRAPPED, ""): one for name, one in module.named_modules()}
-        tensors = {name.replace(WRAPPED, ""): one for name, one in module.named_parameters()}
-        found: dict[str, list[TimedLayer]] = {}
+        modules = {name.replace(WRAPPED, ""): part for name, part in module.named_modules()}
+        tensors = {name.replace(WRAPPED, ""): weight for name, weight in module.named_parameters()}
+        recorded: dict[str, list[TimedLayer]] = {}
         missing = []
         for layer in self.record.layers:
             if layer.name in modules:
-                found.setdefault(layer.name, []).append(layer)
+                recorded.setdefault(layer.name, []).append(layer)
             elif layer.name in tensors:
-                found.setdefault(layer.name.rpartition(".")[0], []).append(layer)
+                recorded.setdefault(layer.name.rpartition(".")[0], []).append(layer)
             else:
                 missing.append(layer.name)
-        if not found:
+        if not recorded:
             return None
         if missing:
-            own = [name for name, one in modules.items() if name and _own(one)]
+            own = [name for name, part in modules.items() if name and _own(part)]
             raise ProgramError(
                 f"--compute {self.record.path}: {type(module).__name__} has no layer {missing[0]}; "
                 f"its layers: {_some(own)}. Name the record's lines after them, or leave it out."
             )
-        for name, layers in found.items():
-            self._check(type(module).__name__, name, modules[name], layers, tensors, found)
+        for name, layers in recorded.items():
+            inner = f"{name}." if name else ""
+            if not any(other != name and other.startswith(inner) for other in recorded):
+                self._check(type(module).__name__, name, modules[name], layers, tensors)
         for parameter in tensors.values():
             self._learned[id(parameter)] = module
-        self._elements = sum(one.numel() for one in tensors.values())
-        borders = {modules[name]: Border(name, tuple(layers)) for name, layers in found.items()}
-        for name, one in modules.items():
-            inside = any(not up or name.startswith(f"{up}.") for up in found)
-            if one not in borders and not inside and _own(one):
-                borders[one] = Border(name, ())
+        self._elements = sum(weight.numel() for weight in tensors.values())
+        borders = {modules[name]: Border(name, tuple(layers)) for name, layers in recorded.items()}
+        for name, part in modules.items():
+            inside = any(not up or name.startswith(f"{up}.") for up in recorded)
+            if part not in borders and not inside and _own(part):
+                borders[part] = Border(name, ())
         return borders
 
     def _check(
@@ -367,19 +362,16 @@ class Turns:
         module: nn.Module,
         layers: list[TimedLayer],
         tensors: dict[str, Any],
-        found: dict[str, Any],
     ) -> None:
         """Refuse a record of a layer of another size."""
-        if any(other != name and other.startswith(f"{name}." if name else "") for other in found):
-            return
-        listed = sum(layer.num_elements for layer in layers)
+        recorded = sum(layer.num_elements for layer in layers)
         named = [tensors[layer.name] for layer in layers if layer.name in tensors]
-        given = named or list(module.parameters())
-        count = sum(one.numel() for one in given)
-        nbytes = sum(one.numel() * one.element_size() for one in given)
-        if listed and listed not in (nbytes, 4 * count):
+        weights = named or list(module.parameters())
+        count = sum(weight.numel() for weight in weights)
+        nbytes = sum(weight.numel() * weight.element_size() for weight in weights)
+        if recorded and recorded not in (nbytes, 4 * count):
             raise ProgramError(
-                f"--compute {self.record.path}: layer {name} has gradients of {listed} bytes in "
+                f"--compute {self.record.path}: layer {name} has gradients of {recorded} bytes in "
                 f"the record, and of {nbytes} in {model}; measure the model that is run."
             )
 
@@ -424,32 +416,25 @@ class Turns:
         self._done.add(key)
         place = self._place(module)
         speed = self.here.devices[place].speed if place >= 0 else self.here.speed
-        each = [
+        of_layers = [
             self.record.times(layer, speed.device, speed.sharers, samples)
             for layer in border.layers
         ]
-        whole = LayerSeconds(*(sum(times) for times in zip(*each, strict=True)))
+        whole = LayerSeconds(*(sum(times) for times in zip(*of_layers, strict=True)))
         if kind == "forward":
-            self._charge(place, whole.forward, "backward" if back else "forward")
+            self.here.charge(place, whole.forward, "backward" if back else "forward")
             return
-        self._charge(place, whole.gradient, "backward")
+        self.here.charge(place, whole.gradient, "backward")
         self._tail = place, whole.tail
 
     def _take_tail(self) -> None:
         if self._tail is not None:
             (place, seconds), self._tail = self._tail, None
-            self._charge(place, seconds, "backward")
-
-    def _charge(self, place: int, seconds: float, activity: Any) -> None:
-        if place >= 0:
-            self.here.charge(place, seconds, activity)
-        elif not self.here.used and not self.here.quiet:
-            self.here.rank.charge(seconds, activity, activity)
+            self.here.charge(place, seconds, "backward")
 
     def _place(self, module: nn.Module) -> int:
         for parameter in module.parameters():
-            block = block_of(parameter)
-            return -1 if block is None else block.place
+            return place_of(parameter)
         return self.here.place if self.here.used else -1
 
     def _finish(self) -> None:
@@ -473,10 +458,10 @@ class Turns:
 
     def update(self, parameter: Any, count: int) -> float | None:
         """Return the time of an optimizer's step for ``count`` elements [s]; None if unknown."""
-        listed = self.record.spec.update
-        if listed is None or id(parameter) not in self._learned:
+        seconds = self.record.spec.update
+        if seconds is None or id(parameter) not in self._learned:
             return None
-        return listed * count / self._elements
+        return seconds * count / self._elements
 
     def scaled(self, seconds: float, place: int, backward: bool) -> float:
         """Return the time of an operator outside of all layers: its roofline's time [s]."""
@@ -493,24 +478,17 @@ class Recorded(RankLocal):
         self.record = record
         self.turns: list[Turns | WholeSteps] = []
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        called = nn.Module.__call__
-        nn.Module.__call__ = _around(called)
-        try:
-            yield
-        finally:
-            nn.Module.__call__ = called
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(nn.Module, "__call__", _call, machine)
 
     def begin(self, rank: Rank) -> None:
         here = machine()
         if here is not None:
             if isinstance(self.record, MeasuredRecord):
-                made: Turns | WholeSteps = WholeSteps(self.record, here)
+                here.turns = WholeSteps(self.record, here)
             else:
-                made = Turns(self.record, here)
-            here.turns = made
-            self.turns.append(made)
+                here.turns = Turns(self.record, here)
+            self.turns.append(here.turns)
 
     def check(self) -> None:
         """Refuse a record without an effect.
@@ -535,14 +513,10 @@ class Recorded(RankLocal):
         raise ScenarioError(problem)
 
 
-def _around(called: Any) -> Any:
-    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        here = machine()
-        if here is None or here.turns is None:
-            return called(self, *args, **kwargs)
-        return here.turns.call(called, self, args, kwargs)
-
-    return __call__
+def _call(here: VirtualMachine, called: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if here.turns is None:
+        return called(module, *args, **kwargs)
+    return here.turns.call(called, module, args, kwargs)
 
 
 def _entering(border: Border) -> Any:

@@ -12,7 +12,7 @@ operators are free, and the update is charged as in scenarios.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from simdp.torch.cuda.machine import PLAIN, VirtualMachine, block_of, inner_of, machine
+from simdp.torch.cuda.machine import PLAIN, VirtualMachine, inner_of, machine, place_of
 from simdp.torch.ranks import Patches, Rank
 from simdp.workload.optimizers import OPTIMIZERS
 from simdp.workload.optimizers.base import Optimizer
@@ -51,7 +51,7 @@ class Watch(NamedTuple):
     before: list[tuple[int, int]]
 
 
-_KNOWN: WeakKeyDictionary[Any, tuple[OptimizerStep, list[int]]] = WeakKeyDictionary()
+_SETTLED: WeakKeyDictionary[Any, tuple[OptimizerStep, list[int]]] = WeakKeyDictionary()
 """Last step without new state of each optimizer, and its temporary memory on each device [bytes].
 """
 
@@ -63,9 +63,9 @@ def begin(optimizer: Any, here: VirtualMachine) -> Any:
         return None
     step = _step(optimizer)
     ledgers = [device.ledger for device in here.devices]
-    known = _KNOWN.get(optimizer)
-    if known is not None and known[0] == step:
-        for ledger, nbytes in zip(ledgers, known[1], strict=True):
+    settled, extra = _SETTLED.get(optimizer, (None, []))
+    if settled == step:
+        for ledger, nbytes in zip(ledgers, extra, strict=True):
             ledger.take(nbytes)
             ledger.give(nbytes)
         return _pop_mode()
@@ -87,7 +87,7 @@ def end(optimizer: Any, here: VirtualMachine, begun: Any) -> None:
         extra.append(device.ledger.peak - allocated)
         device.ledger.peak = max(device.ledger.peak, peak)
     if _num_state(optimizer) == begun.step.state:
-        _KNOWN[optimizer] = begun.step, extra
+        _SETTLED[optimizer] = begun.step, extra
 
 
 def _is_torchs(optimizer: Any) -> bool:
@@ -100,17 +100,22 @@ def _is_torchs(optimizer: Any) -> bool:
         return False
     if len(optimizers._global_optimizer_post_hooks) > 1:
         return False
-    return all(type(one) in PLAIN for group in optimizer.param_groups for one in group["params"])
+    return all(type(parameter) in PLAIN for parameter in _parameters(optimizer.param_groups))
+
+
+def _parameters(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 def _step(optimizer: Any) -> OptimizerStep:
     groups = optimizer.param_groups
-    given = [one for group in groups for one in group["params"]]
-    parameters = tuple(id(one) for one in given if one.grad is not None)
+    learned = tuple(
+        id(parameter) for parameter in _parameters(groups) if parameter.grad is not None
+    )
     settings = tuple(
         bool(value) for group in groups for name, value in group.items() if name != "params"
     )
-    return OptimizerStep(parameters, settings, _num_state(optimizer))
+    return OptimizerStep(learned, settings, _num_state(optimizer))
 
 
 def _num_state(optimizer: Any) -> int:
@@ -156,8 +161,8 @@ def _end(optimizer: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         end(optimizer, here, begun)
         if here.turns is not None:
             here.turns.updated(sum(seconds.values()))
-        for place, each in seconds.items():
-            charge(here, place, each)
+        for place, taken in seconds.items():
+            here.charge(place, taken, "update")
     if here is not None:
         for call in AFTER:
             call(here.rank, optimizer)
@@ -165,14 +170,6 @@ def _end(optimizer: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
 
 AFTER: list[Callable[[Rank, Any], None]] = []
 """Functions called after each step of an optimizer."""
-
-
-def charge(here: VirtualMachine, place: int, seconds: float) -> None:
-    """Charge an update on a device; -1 for a script without devices."""
-    if place >= 0:
-        here.charge(place, seconds, "update")
-    elif not here.used and not here.quiet:
-        here.rank.charge(seconds, "update", "update")
 
 
 @dataclass
@@ -189,31 +186,29 @@ def moved(optimizer: Any, here: VirtualMachine) -> dict[int, float] | None:
     kind = type(optimizer).__name__.lower()
     seconds: dict[int, float] = {}
     for group in optimizer.param_groups:
-        known = spec_of(kind, group)
-        if known is None:
+        spec = spec_of(kind, group)
+        if spec is None:
             return None
         lists: dict[int, ListOfTensors] = {}
-        for parameter in group["params"]:
+        for parameter in _parameters([group]):
             if parameter.grad is None:
                 continue
-            block = block_of(parameter)
-            place = -1 if block is None else block.place
-            local = inner_of(parameter)
+            place, local = place_of(parameter), inner_of(parameter)
             tensor = parameter if local is None else local
             speed = here.devices[place].speed if place >= 0 else here.speed
             recorded = here.turns and here.turns.update(parameter, tensor.numel())
             if recorded is not None:
                 seconds[place] = seconds.get(place, 0.0) + recorded
                 continue
-            nbytes = known.nbytes_moved(tensor.numel(), tensor.element_size())
-            mine = lists.setdefault(place, ListOfTensors(speed, []))
-            mine.sizes.append(tensor.numel())
-            mine.moving += speed.updating(nbytes)
-        for place, mine in lists.items():
-            launch, num = mine.speed.launch, len(mine.sizes)
-            over_lists = list_launches(known, mine.sizes) * launch
-            in_loop = num * known.launches_per_tensor() * launch
-            taken = float(update_seconds(mine.moving, over_lists, in_loop))
+            nbytes = spec.nbytes_moved(tensor.numel(), tensor.element_size())
+            tensors = lists.setdefault(place, ListOfTensors(speed, []))
+            tensors.sizes.append(tensor.numel())
+            tensors.moving += speed.updating(nbytes)
+        for place, tensors in lists.items():
+            launch = tensors.speed.launch
+            over_lists = list_launches(spec, tensors.sizes) * launch
+            in_loop = len(tensors.sizes) * spec.launches_per_tensor() * launch
+            taken = float(update_seconds(tensors.moving, over_lists, in_loop))
             seconds[place] = seconds.get(place, 0.0) + taken
     return seconds
 
@@ -223,14 +218,14 @@ def spec_of(kind: str, group: Mapping[str, Any]) -> Optimizer | None:
     member = OPTIMIZERS.get(kind)
     if member is None:
         return None
-    given = {
+    arguments = {
         name: value
         for name, value in group.items()
         if name in member.model_fields
         and name not in LIKE_GRADIENTS
         and isinstance(value, (int, float, bool))
     }
-    return _spec(member, tuple(sorted(given.items())))
+    return _spec(member, tuple(sorted(arguments.items())))
 
 
 @lru_cache(maxsize=256)

@@ -66,7 +66,11 @@ WIDEST = (
 
 BANNED = ("binary_cross_entropy",)
 
-Rule = Callable[[Any, Sequence[Any], dict[str, Any], VirtualMachine], Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+Rule = Callable[[Any, Args, Kwargs], tuple[Any, Args, Kwargs, torch.dtype | None]]
+"""Returns the operator to call, its arguments, and the dtype that they are cast to, if any."""
 
 
 def patch(patches: Patches) -> None:
@@ -88,8 +92,8 @@ def patch(patches: Patches) -> None:
                 operator = _operator(name)
                 if operator is not None:
                     library.impl(name, _kernel(operator, rule), KEY, allow_override=True)
-    patches.wrap(torch, "clear_autocast_cache", _cleared)
-    patches.wrap(torch, "set_autocast_enabled", _enabled)
+    patches.wrap(torch, "clear_autocast_cache", _clear_cache, machine)
+    patches.wrap(torch, "set_autocast_enabled", _enable, machine)
 
 
 def listen(on: bool) -> None:
@@ -110,86 +114,71 @@ def _kernel(operator: Any, rule: Rule) -> Callable[..., Any]:
         with torch._C._ExcludeDispatchKeyGuard(keys):
             if here is None:
                 return operator(*args, **kwargs)
-            return rule(operator, args, kwargs, here)
+            chosen, args, kwargs, dtype = rule(operator, args, kwargs)
+            if dtype is not None:
+                args = tuple(cast(arg, dtype, here) for arg in args)
+                kwargs = {name: cast(arg, dtype, here) for name, arg in kwargs.items()}
+            return chosen(*args, **kwargs)
 
     return call
 
 
-def _enabled(original: Callable[..., None]) -> Callable[..., None]:
-    def enable(*args: Any) -> None:
-        here = machine()
-        if here is not None and here.used and args[0] == "cpu" and args[1]:
-            raise RuntimeError(
-                'torch.autocast("cpu"): a script that uses devices has its tensors there, and '
-                'autocast of the CPU would not know them apart; write torch.autocast("cuda").'
-            )
-        original(*args)
-
-    return enable
+def _enable(here: VirtualMachine, original: Callable[..., None], *args: Any) -> None:
+    if here.used and args[0] == "cpu" and args[1]:
+        raise RuntimeError(
+            'torch.autocast("cpu"): a script that uses devices has its tensors there, and '
+            'autocast of the CPU would not know them apart; write torch.autocast("cuda").'
+        )
+    original(*args)
 
 
-def _cleared(original: Callable[[], None]) -> Callable[[], None]:
-    def clear() -> None:
-        here = machine()
-        if here is not None:
-            here.casts.clear()
-        original()
-
-    return clear
+def _clear_cache(here: VirtualMachine, original: Callable[[], None]) -> None:
+    here.casts.clear()
+    original()
 
 
 # The rules ------------------------------------------------------------------------------------
 
 
-def _lower(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine) -> Any:
-    return _cast_and_call(operator, args, kwargs, torch.get_autocast_dtype("cuda"), here)
+def _lower(operator: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operator, args, kwargs, torch.get_autocast_dtype("cuda")
 
 
-def _float32(
-    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine
-) -> Any:
-    return _cast_and_call(operator, args, kwargs, torch.float32, here)
+def _float32(operator: Any, args: Args, kwargs: Kwargs) -> Any:
+    return operator, args, kwargs, torch.float32
 
 
-def _float32_out(
-    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine
-) -> Any:
+def _float32_out(operator: Any, args: Args, kwargs: Kwargs) -> Any:
     names = [argument.name for argument in operator._schema.arguments]
     place = names.index("dtype")
     wanted = args[place] if place < len(args) else kwargs.get("dtype")
     if wanted is None and _is_eligible(args[0]):
-        args = args[:place]
-        kwargs = {**kwargs, "dtype": torch.float32}
-        kwargs |= dict(zip(names[place + 1 :], args[place + 1 :], strict=False))
-    return operator(*args, **kwargs)
+        later = dict(zip(names[place + 1 :], args[place + 1 :], strict=False))
+        args, kwargs = args[:place], {**kwargs, "dtype": torch.float32, **later}
+    return operator, args, kwargs, None
 
 
-def _norm(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine) -> Any:
+def _norm(operator: Any, args: Args, kwargs: Kwargs) -> Any:
     if not _is_eligible(args[0]):
-        return operator(*args, **kwargs)
+        return operator, args, kwargs, None
     values = dict(zip([a.name for a in operator._schema.arguments], args, strict=False)) | kwargs
-    power, rest = values.get("p", 2), {k: values[k] for k in ("dim", "keepdim") if k in values}
-    if rest:
-        return torch.ops.aten.norm.ScalarOpt_dim_dtype(
-            args[0], power, rest["dim"], rest.get("keepdim", False), dtype=torch.float32
-        )
-    return torch.ops.aten.norm.ScalarOpt_dtype(args[0], power, dtype=torch.float32)
+    chosen, args = torch.ops.aten.norm.ScalarOpt_dtype, (args[0], values.get("p", 2))
+    if "dim" in values:
+        chosen = torch.ops.aten.norm.ScalarOpt_dim_dtype
+        args = (*args, values["dim"], values.get("keepdim", False))
+    return chosen, args, {"dtype": torch.float32}, None
 
 
-def _widest(
-    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine
-) -> Any:
+def _widest(operator: Any, args: Args, kwargs: Kwargs) -> Any:
     dtype = torch.get_autocast_dtype("cuda")
     if any(tensor.dtype is torch.float32 for tensor in _eligible([*args, *kwargs.values()])):
         dtype = torch.float32
-    return _cast_and_call(operator, args, kwargs, dtype, here)
+    return operator, args, kwargs, dtype
 
 
-def _banned(
-    operator: Any, args: Sequence[Any], kwargs: dict[str, Any], here: VirtualMachine
-) -> Any:
+def _banned(operator: Any, args: Args, kwargs: Kwargs) -> Any:
     if not _is_eligible(args[0]):
-        return operator(*args, **kwargs)
+        return operator, args, kwargs, None
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. "
         "Many models use a sigmoid layer right before the binary cross entropy layer. In this case,"
@@ -201,18 +190,6 @@ def _banned(
 # Casts ----------------------------------------------------------------------------------------
 
 
-def _cast_and_call(
-    operator: Any,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    dtype: torch.dtype,
-    here: VirtualMachine,
-) -> Any:
-    given = [cast(arg, dtype, here) for arg in args]
-    named = {name: cast(arg, dtype, here) for name, arg in kwargs.items()}
-    return operator(*given, **named)
-
-
 def _is_eligible(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
@@ -220,11 +197,8 @@ def _is_eligible(value: Any) -> bool:
 
 
 def _eligible(values: Sequence[Any]) -> list[Any]:
-    found = [value for value in values if _is_eligible(value)]
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            found += [inner for inner in value if _is_eligible(inner)]
-    return found
+    inner = [part for value in values if isinstance(value, (list, tuple)) for part in value]
+    return [value for value in (*values, *inner) if _is_eligible(value)]
 
 
 def cast(value: Any, dtype: torch.dtype, here: VirtualMachine) -> Any:
@@ -243,7 +217,8 @@ def cast(value: Any, dtype: torch.dtype, here: VirtualMachine) -> Any:
     )
     if not keeps:
         return value.to(dtype)
-    known = here.casts.get(id(value))
-    if known is None or known[0] is not value:
-        known = here.casts[id(value)] = (value, value.to(dtype))
-    return known[1]
+    original, lowered = here.casts.get(id(value), (None, None))
+    if original is not value:
+        lowered = value.to(dtype)
+        here.casts[id(value)] = value, lowered
+    return lowered

@@ -23,26 +23,24 @@ from simdp.torch.cuda.machine import VirtualMachine, copied, machine, place_of
 from simdp.torch.cuda.queries import device as device_guard
 from simdp.torch.cuda.queries import here, index_of
 from simdp.torch.cuda.streams import Stream, current_stream
-from simdp.torch.kernels import OperatorKernels, Sizes
+from simdp.torch.kernels import OperatorKernels, Sizes, tensors_in
 from simdp.torch.ranks import Patches
 
 
 def patch_several(patches: Patches) -> None:
     """Split coalesced broadcasts by device."""
-    patches.wrap(torch.distributed, "_broadcast_coalesced", _device_by_device)
+    patches.wrap(torch.distributed, "_broadcast_coalesced", _device_by_device, machine)
 
 
-def _device_by_device(real: Any) -> Any:
+def _device_by_device(
+    here: VirtualMachine, real: Any, group: Any, tensors: Any, *others: Any
+) -> None:
     # Not named as a method of the group: pybind11 takes such a caller for that method itself.
-    def each_device(group: Any, tensors: Any, *others: Any) -> None:
-        parts: dict[int, list[Any]] = {}
-        for tensor in tensors:
-            place = -1 if machine() is None else place_of(tensor)
-            parts.setdefault(place, []).append(tensor)
-        for part in parts.values():
-            real(group, part, *others)
-
-    return each_device
+    parts: dict[int, list[Any]] = {}
+    for tensor in tensors:
+        parts.setdefault(place_of(tensor), []).append(tensor)
+    for part in parts.values():
+        real(group, part, *others)
 
 
 # Sync batch norm ----------------------------------------------------------------------------------
@@ -51,28 +49,26 @@ def _device_by_device(real: Any) -> Any:
 def patch_sync_batch_norm(patches: Patches) -> None:
     """Let SyncBatchNorm run on virtual devices."""
     for function, passes in FUNCTIONS.items():
-        name = function.__name__
-        patches.wrap(torch, name, partial(_charged, function=function, passes=passes))
+        patches.wrap(torch, function.__name__, partial(_charged, function, passes), machine)
 
 
-def _charged(real: Any, function: Callable[..., Any], passes: tuple[float, float]) -> Any:
-    """Return the function at the cost of one kernel, in FLOPs and passes per number."""
-
-    def call(first: Any, *others: Any) -> Any:
-        here, place = machine(), place_of(first)
-        if here is None or place < 0:
-            return real(first, *others)
-        with here.silence():
-            found = function(first, *others)
-        kernel = Sizes(passes[0] * first.numel(), passes[1] * first.numel())
-        seconds = here.devices[place].speed.seconds(
-            OperatorKernels((kernel,)), first.dtype, first.element_size()
-        )
-        backward = torch._C._current_graph_task_id() >= 0
-        here.charge(place, seconds, "backward" if backward else "forward")
-        return found
-
-    return call
+def _charged(
+    function: Callable[..., Any], passes: tuple[float, float], here: VirtualMachine, real: Any,
+    first: Any, *others: Any,
+) -> Any:  # fmt: skip
+    """Call the function at the cost of one kernel, in FLOPs and passes per number."""
+    place = place_of(first)
+    if place < 0:
+        return real(first, *others)
+    with here.silence():
+        out = function(first, *others)
+    kernel = Sizes(passes[0] * first.numel(), passes[1] * first.numel())
+    seconds = here.devices[place].speed.seconds(
+        OperatorKernels((kernel,)), first.dtype, first.element_size()
+    )
+    backward = torch._C._current_graph_task_id() >= 0
+    here.charge(place, seconds, "backward" if backward else "forward")
+    return out
 
 
 def _axes(x: Any) -> list[int]:
@@ -192,18 +188,6 @@ def _current(device: torch.device) -> Stream | None:
     return current_stream(device) if device.type == "cuda" else None
 
 
-# Time ---------------------------------------------------------------------------------------------
-
-
-def _together(machine: VirtualMachine, places: Iterable[int], seconds: float) -> None:
-    """Keep the current streams of devices busy together, once all are ready."""
-    if not machine.quiet:
-        lanes = [machine.devices[place].lane for place in sorted(set(places))]
-        end = max(machine.clock(lane) for lane in lanes) + seconds
-        for lane in lanes:
-            machine.hold_back(lane, end)
-
-
 def _put(machine: VirtualMachine, tensor: Any, place: int) -> Any:
     """Return the numbers of a tensor on a device, at no cost."""
     with machine.silence():
@@ -231,8 +215,8 @@ def broadcast(tensor: Any, devices: Any = None, *, out: Any = None) -> tuple[Any
             f"devices={devices} and out={out}"
         )
     places = [index_of(d) for d in devices] if out is None else [place_of(t) for t in out]
-    found = [copies[0] for copies in broadcast_coalesced([tensor], places)]
-    return tuple(found) if out is None else _written(out, found)
+    copies = tuple(tensors[0] for tensors in broadcast_coalesced([tensor], places))
+    return copies if out is None else _written(out, copies)
 
 
 def broadcast_coalesced(
@@ -246,11 +230,10 @@ def broadcast_coalesced(
     others = [place for place in places if place != root]
     for nbytes in _buffers(tensors, buffer_size) if others else ():
         if root < 0:
-            seconds = machine.copying(-1, others[0], nbytes)
-            _together(machine, others, seconds)
+            machine.keep_busy(others, machine.copying(-1, others[0], nbytes))
         else:
             seconds = machine.links.collective("broadcast", root, others, nbytes)
-            _together(machine, [root, *others], seconds)
+            machine.keep_busy([root, *others], seconds)
     return [
         tuple(tensors)
         if place == root
@@ -261,12 +244,12 @@ def broadcast_coalesced(
 
 def _buffers(tensors: Sequence[Any], most: int) -> list[float]:
     """Return the bytes of each buffer; one is full when it holds at least ``most``."""
-    found = [0.0]
+    buffers = [0.0]
     for tensor in tensors:
-        if found[-1] >= most:
-            found.append(0.0)
-        found[-1] += _nbytes([tensor])
-    return found
+        if buffers[-1] >= most:
+            buffers.append(0.0)
+        buffers[-1] += _nbytes([tensor])
+    return buffers
 
 
 def scatter(
@@ -285,12 +268,12 @@ def scatter(
         else:
             pieces = tensor.split(list(chunk_sizes), dim)
     places = places[: len(pieces)]
-    found = tuple(
+    copies = tuple(
         piece if place == root else _put(machine, piece, place)
         for piece, place in zip(pieces, places, strict=True)
     )
     _spread(machine, root, pieces, places, back=False)
-    return found if out is None else _written(out, found)
+    return copies if out is None else _written(out, copies)
 
 
 def _spread(
@@ -303,14 +286,14 @@ def _spread(
             sizes[place] += int(_nbytes([piece]))
     if root < 0:
         for place in set(places):
-            _together(machine, [place], machine.copying(-1, place, float(sizes[place])))
+            machine.keep_busy([place], machine.copying(-1, place, float(sizes[place])))
         return
     whole = float(sum(sizes))
     if whole and set(places) != {root}:
         links, unit = machine.links, gcd(*sizes)
         parts = [size // unit for size in sizes]
         seconds = (links.gather if back else links.scatter)(root, parts, whole)
-        _together(machine, [root, *places], seconds)
+        machine.keep_busy([root, *places], seconds)
 
 
 def gather(
@@ -324,19 +307,19 @@ def gather(
         root = place_of(out)
     if root < 0:
         for tensor, place in zip(tensors, places, strict=True):
-            _together(machine, [place], machine.copying(place, -1, _nbytes([tensor])))
+            machine.keep_busy([place], machine.copying(place, -1, _nbytes([tensor])))
     else:
         _spread(machine, root, tensors, places, back=True)
     with machine.silence():
         there = [
             t if p == root else _put(machine, t, root) for t, p in zip(tensors, places, strict=True)
         ]
-        found = torch.cat(there, dim)
-    return found if out is None else _written([out], [found])[0]
+        whole = torch.cat(there, dim)
+    return whole if out is None else _written([out], [whole])[0]
 
 
-def _written(out: Sequence[Any], found: Sequence[Any]) -> tuple[Any, ...]:
-    for target, source in zip(out, found, strict=True):
+def _written(out: Sequence[Any], sources: Sequence[Any]) -> tuple[Any, ...]:
+    for target, source in zip(out, sources, strict=True):
         target.copy_(source)
     return tuple(out)
 
@@ -376,28 +359,26 @@ def reduce_add_coalesced(
         return tuple(inputs[0])
     others = [tensors for number, tensors in enumerate(inputs) if number != first]
     for nbytes in _closed_buffers(inputs[0], buffer_size):
-        seconds = machine.links.collective("reduce", root, places, nbytes)
-        _together(machine, places, seconds)
-    found = []
+        machine.keep_busy(places, machine.links.collective("reduce", root, places, nbytes))
+    sums = []
     with machine.silence():
         for number, own in enumerate(inputs[first]):
             total = own + _put(machine, others[0][number], root)
             for more in others[1:]:
                 total.add_(_put(machine, more[number], root))
-            found.append(total)
-        flat = _unflatten_dense_tensors(_flatten_dense_tensors(found), found)
-    return tuple(flat)
+            sums.append(total)
+        return tuple(_unflatten_dense_tensors(_flatten_dense_tensors(sums), sums))
 
 
 def _closed_buffers(tensors: Sequence[Any], most: int) -> list[float]:
     """Return the bytes of each buffer; one closes before a tensor that does not fit."""
-    found = [0.0]
+    buffers = [0.0]
     for tensor in tensors:
         size = _nbytes([tensor])
-        if found[-1] and found[-1] + size > most:
-            found.append(0.0)
-        found[-1] += size
-    return found
+        if buffers[-1] and buffers[-1] + size > most:
+            buffers.append(0.0)
+        buffers[-1] += size
+    return buffers
 
 
 def parallel_apply(
@@ -410,34 +391,29 @@ def parallel_apply(
     machine = here("parallel_apply")
     named = kwargs_tup or [{}] * len(modules)
     chosen = devices or [None] * len(modules)
-    for what, given in (("inputs", inputs), ("kwargs_tup", named), ("devices", chosen)):
-        if len(given) != len(modules):
+    for what, values in (("inputs", inputs), ("kwargs_tup", named), ("devices", chosen)):
+        if len(values) != len(modules):
             raise AssertionError(
                 f"The number of modules {len(modules)} is not equal to the number of {what} "
-                f"{len(given)}"
+                f"{len(values)}"
             )
-    found = []
+    outputs = []
     before = machine.launches
     machine.launches = 1 + GIL * (len(modules) - 1)
     try:
-        for number, (module, given) in enumerate(zip(modules, inputs, strict=True)):
-            place = index_of(chosen[number]) if chosen[number] is not None else _first(given)
-            args = given if isinstance(given, (list, tuple)) else (given,)
+        for number, (module, args) in enumerate(zip(modules, inputs, strict=True)):
+            args = args if isinstance(args, (list, tuple)) else (args,)
+            place = _first(args) if chosen[number] is None else index_of(chosen[number])
             with device_guard(place):
                 try:
-                    found.append(module(*args, **named[number]))
+                    outputs.append(module(*args, **named[number]))
                 except Exception:
                     ExceptionWrapper(where=f"in replica {number} on device {place}").reraise()
     finally:
         machine.launches = before
-    return found
+    return outputs
 
 
-def _first(value: Any) -> int:
+def _first(args: Any) -> int:
     """Return the device of the first tensor among arguments."""
-    if isinstance(value, torch.Tensor):
-        return place_of(value)
-    inner = value.values() if isinstance(value, dict) else value
-    return next(
-        (_first(one) for one in inner if isinstance(one, (torch.Tensor, list, tuple, dict))), 0
-    )
+    return next((place_of(tensor) for tensor in tensors_in(args)), 0)

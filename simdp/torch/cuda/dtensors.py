@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -24,18 +24,13 @@ aten = torch.ops.aten
 def patch(patches: Patches) -> None:
     """Install all of it; what imports DTensors, for half a second, with the first mesh."""
     patches.put(torch.Tensor, "_make_wrapper_subclass", staticmethod(_wrapper))
-    prepared: list[bool] = []
+    prepare = cache(partial(_prepare, patches))
 
-    def with_dtensors(original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            if machine() is not None and not prepared:
-                prepared.append(True)
-                _prepare(patches)
-            original(self, *args, **kwargs)
+    def with_dtensors(here: Any, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        prepare()
+        original(*args, **kwargs)
 
-        return __init__
-
-    patches.wrap(DeviceMesh, "__init__", with_dtensors)
+    patches.wrap(DeviceMesh, "__init__", with_dtensors, machine)
 
 
 def _prepare(patches: Patches) -> None:
@@ -86,9 +81,9 @@ def _attention_shardings(operator: Any, num_outputs: int) -> Callable[..., Any]:
     names = [argument.name for argument in operator._schema.arguments]
 
     def shardings(*args: Any, **kwargs: Any) -> list[Any]:
-        given = [*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
+        inputs = [*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
         return [
-            ([place] * num_outputs, [place if hasattr(each, "shape") else None for each in given])
+            ([place] * num_outputs, [place if hasattr(arg, "shape") else None for arg in inputs])
             for place in (placements.Replicate(), placements.Shard(0), placements.Shard(1))
         ]
 

@@ -146,31 +146,30 @@ def collective(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
             f"--fake: {func._schema.name} is not timed without numbers; known: "
             f"{', '.join(sorted(COLLECTIVES))}. Run the script without --fake."
         )
-    given = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | dict(kwargs)
-    tensor = given["input"]
-    group = dist.distributed_c10d._resolve_process_group(given["group_name"])
-    return COLLECTIVES[name](tensor, given, group)
+    bound = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | dict(kwargs)
+    group = dist.distributed_c10d._resolve_process_group(bound["group_name"])
+    return COLLECTIVES[name](bound["input"], bound.get("group_size", 1), group)
 
 
-def _all_reduce(tensor: Any, given: dict[str, Any], group: Any) -> Any:
+def _all_reduce(tensor: Any, size: int, group: Any) -> Any:
     out = torch.empty_like(tensor)
     dist.all_reduce(out, group=group)
     return out
 
 
-def _all_gather(tensor: Any, given: dict[str, Any], group: Any) -> Any:
-    out = tensor.new_empty((tensor.shape[0] * given["group_size"], *tensor.shape[1:]))
+def _all_gather(tensor: Any, size: int, group: Any) -> Any:
+    out = tensor.new_empty((tensor.shape[0] * size, *tensor.shape[1:]))
     dist.all_gather_into_tensor(out, tensor, group=group)
     return out
 
 
-def _reduce_scatter(tensor: Any, given: dict[str, Any], group: Any) -> Any:
-    out = tensor.new_empty((tensor.shape[0] // given["group_size"], *tensor.shape[1:]))
+def _reduce_scatter(tensor: Any, size: int, group: Any) -> Any:
+    out = tensor.new_empty((tensor.shape[0] // size, *tensor.shape[1:]))
     dist.reduce_scatter_tensor(out, tensor, group=group)
     return out
 
 
-COLLECTIVES: dict[str, Callable[[Any, dict[str, Any], Any], Any]] = {
+COLLECTIVES: dict[str, Callable[[Any, int, Any], Any]] = {
     "all_reduce": _all_reduce,
     "all_gather_into_tensor": _all_gather,
     "reduce_scatter_tensor": _reduce_scatter,
@@ -199,50 +198,37 @@ def patch(patches: Patches) -> None:
     """Replace or reject functions that read numbers in Python."""
     patches.put(torch.UntypedStorage, "compared", False)
     for name in ("numpy", "__array__", "tolist"):
-        patches.wrap(torch.Tensor, name, _refusing)
-    patches.wrap(torch.Tensor, "__format__", _formatted)
+        patches.wrap(torch.Tensor, name, _refuse, _fake_machine)
+    patches.wrap(torch.Tensor, "__format__", _format, _fake_machine)
     for name in ("__torch_dispatch__", "from_tensor"):
-        patches.wrap(FakeTensorMode, name, _seeing)
-    patches.wrap(FakeTensor, "__new__", _seeing)
-    patches.wrap(torch.nn.functional, "scaled_dot_product_attention", _attention)
+        patches.wrap(FakeTensorMode, name, _see, _fake_machine)
+    patches.wrap(FakeTensor, "__new__", _see, _fake_machine)
+    functional = torch.nn.functional
+    patches.wrap(functional, "scaled_dot_product_attention", _attention, _fake_machine)
 
 
-def _is_fake() -> VirtualMachine | None:
+def _fake_machine() -> VirtualMachine | None:
     here = machine()
     return here if here is not None and here.fake else None
 
 
-def _seeing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap torch's functions that query shapes, so that they see the tensors without numbers."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        here = _is_fake()
-        if here is None:
-            return original(*args, **kwargs)
-        with _as_they_are(here):
-            return original(*args, **kwargs)
-
-    return call
+def _see(here: VirtualMachine, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let torch's functions that query shapes see the tensors without numbers."""
+    with _as_they_are(here):
+        return original(*args, **kwargs)
 
 
-def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
-    def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.is_meta and _is_fake() is not None:
-            raise ProgramError(_depends("what a script does next"))
-        return original(self, *args, **kwargs)
-
-    return answer
+def _refuse(here: VirtualMachine, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if tensor.is_meta:
+        raise ProgramError(_depends("what a script does next"))
+    return original(tensor, *args, **kwargs)
 
 
-def _formatted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _format(here: VirtualMachine, original: Any, tensor: Any, format_spec: str) -> Any:
     """Format a number that has no value like ``item()``."""
-
-    def formatted(self: Any, format_spec: str) -> Any:
-        if self.is_meta and self.dim() == 0 and _is_fake() is not None:
-            return format(self.item(), format_spec)
-        return original(self, format_spec)
-
-    return formatted
+    if tensor.is_meta and tensor.dim() == 0:
+        return format(tensor.item(), format_spec)
+    return original(tensor, format_spec)
 
 
 def _is_low(tensor: Any) -> bool:
@@ -250,25 +236,20 @@ def _is_low(tensor: Any) -> bool:
     return tensor.dtype is not torch.float32 or torch.is_autocast_enabled("cuda")
 
 
-def _attention(original: Callable[..., Any]) -> Callable[..., Any]:
+def _attention(
+    here: VirtualMachine, original: Callable[..., Any], query: Any, key: Any, value: Any,
+    attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
     """Choose the kernel, since ``meta`` has no device that would."""
-
-    def attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
-        here = _is_fake()
-        given: Sequence[Any] = (query, key, value)
-        grouped = enable_gqa and not _is_low(query)  # which no fused kernel of a device takes
-        if here is None or dropout_p or grouped or not query.is_meta or query.dim() != 4:
-            return original(
-                query, key, value, attn_mask, dropout_p, is_causal,
-                scale=scale, enable_gqa=enable_gqa,
-            )  # fmt: skip
-        if torch.is_autocast_enabled("cuda"):
-            given = [autocast.cast(t, torch.get_autocast_dtype("cuda"), here) for t in given]
-        return aten._scaled_dot_product_flash_attention_for_cpu(
-            *given, 0.0, is_causal, attn_mask=attn_mask, scale=scale
-        )[0]
-
-    return attention
+    inputs: Sequence[Any] = (query, key, value)
+    grouped = enable_gqa and not _is_low(query)  # which no fused kernel of a device takes
+    if dropout_p or grouped or not query.is_meta or query.dim() != 4:
+        return original(
+            *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if torch.is_autocast_enabled("cuda"):
+        inputs = [autocast.cast(t, torch.get_autocast_dtype("cuda"), here) for t in inputs]
+    return aten._scaled_dot_product_flash_attention_for_cpu(
+        *inputs, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+    )[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -346,22 +346,22 @@ class VirtualMachine:
             self.settled, self.home = True, place
             self.follow()
 
-    def device_of(self, asked: Any) -> torch.device:
+    def device_of(self, request: Any) -> torch.device:
         """Return the device that a script requests, with its number; None is the current one."""
-        if asked is None:
+        if request is None:
             return self.use(self.place).device
-        if isinstance(asked, int):
-            return self.use(asked).device
-        found = torch.device(asked)
-        if found.type != "cuda":
-            return found
-        return self.use(self.place if found.index is None else found.index).device
+        if isinstance(request, int):
+            return self.use(request).device
+        device = torch.device(request)
+        if device.type != "cuda":
+            return device
+        return self.use(self.place if device.index is None else device.index).device
 
     def hold(self, storage: Any, place: int) -> None:
         """Allocate a storage on a device."""
-        found = self.use(place)
+        device = self.use(place)
         self.settle(place)
-        storage.block = Block(found.ledger, found.device, storage.nbytes())
+        storage.block = Block(device.ledger, device.device, storage.nbytes())
 
     # Time ---------------------------------------------------------------------------------------
 
@@ -391,8 +391,12 @@ class VirtualMachine:
         return self._links
 
     def charge(self, place: int, seconds: float, activity: Activity) -> None:
-        """Run a kernel on the current stream of a device [s]."""
+        """Run a kernel on the current stream of a device; -1 for a script without devices [s]."""
         if self.quiet or self.update is not None:
+            return
+        if place < 0:
+            if not self.used:
+                self.rank.charge(seconds, activity, activity)
             return
         self.settle(place)
         lane = self.devices[place].lane
@@ -428,6 +432,14 @@ class VirtualMachine:
         elif until > lane.end:
             lane.end = until
 
+    def keep_busy(self, places: Iterable[int], seconds: float) -> None:
+        """Keep the current streams of devices busy together, once all are ready [s]."""
+        if not self.quiet:
+            lanes = [self.devices[place].lane for place in sorted(set(places))]
+            end = max(self.clock(lane) for lane in lanes) + seconds
+            for lane in lanes:
+                self.hold_back(lane, end)
+
     @property
     def now(self) -> float:
         """Return the host's time [s]."""
@@ -442,8 +454,8 @@ class VirtualMachine:
 
     def synchronize(self, place: int | None = None) -> None:
         """Let the host wait for all streams of a device."""
-        found = self.devices[self.place if place is None else place]
-        self.reach(max(self.clock(lane) for lane in found.lanes))
+        device = self.devices[self.place if place is None else place]
+        self.reach(max(self.clock(lane) for lane in device.lanes))
 
 
 def machine() -> VirtualMachine | None:
@@ -479,14 +491,14 @@ UNCLAIMED = Unclaimed()
 def block_of(tensor: Any) -> Block | Unclaimed | None:
     """Return the block of the tensor's storage on a device; None on the CPU."""
     try:
-        found: Block | Unclaimed | None = tensor.untyped_storage().block
+        block: Block | Unclaimed | None = tensor.untyped_storage().block
     except NotImplementedError:  # sparse tensors have none; nor have wrappers
-        inner = inner_of(tensor)
-        return None if inner is None else block_of(inner)
-    if found is None and type(tensor) not in PLAIN:
-        inner = inner_of(tensor)
-        return None if inner is None else block_of(inner)
-    return found
+        block = None
+    else:
+        if block is not None or type(tensor) in PLAIN:
+            return block
+    inner = inner_of(tensor)
+    return None if inner is None else block_of(inner)
 
 
 def inner_of(tensor: Any) -> Any:
@@ -504,8 +516,8 @@ def inner_of(tensor: Any) -> Any:
 
 def device_of(tensor: Any) -> torch.device | None:
     """Return the virtual device of a tensor; None on the CPU."""
-    found = block_of(tensor)
-    return None if found is None or found.place < 0 else found.device
+    block = block_of(tensor)
+    return None if block is None or block.place < 0 else block.device
 
 
 # Moving -------------------------------------------------------------------------------------------
@@ -550,12 +562,12 @@ def copied(machine: VirtualMachine, tensor: Any, place: int, blocking: bool = Tr
     if inner_of(tensor) is not None:
         return _wrapper_copied(machine, tensor, place, blocking)
     with torch._C._DisableTorchDispatch(), torch.no_grad():
-        found = tensor.detach().clone()
+        copy = tensor.detach().clone()
     if place >= 0:
-        machine.hold(found.untyped_storage(), place)
+        machine.hold(copy.untyped_storage(), place)
     if machine.used and not machine.quiet and max(before, place) >= 0:
-        _take_time(machine, before, place, found.untyped_storage().nbytes(), blocking)
-    return found
+        _take_time(machine, before, place, copy.untyped_storage().nbytes(), blocking)
+    return copy
 
 
 def _wrapper_copied(machine: VirtualMachine, tensor: Any, place: int, blocking: bool) -> Any:
@@ -579,7 +591,4 @@ def _take_time(
         if blocking:
             machine.synchronize(busy)
         return
-    lanes = [machine.devices[place].lane for place in (source, target)]
-    end = max(machine.clock(lane) for lane in lanes) + seconds
-    for lane in lanes:
-        machine.hold_back(lane, end)
+    machine.keep_busy((source, target), seconds)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -53,29 +52,24 @@ def here(call: str) -> VirtualMachine:
     ProgramError
         If the thread is not a rank's.
     """
-    found = machine()
-    if found is None:
+    mine = machine()
+    if mine is None:
         raise ProgramError(
             f"torch.cuda.{call}: this code runs on no rank; call it in the rank's own thread."
         )
-    return found
-
-
-def _facts(asked: Any = None) -> tuple[tuple[int, int], int, str]:
-    found = here("get_device_properties")
-    device = found.devices[found.device_of(asked).index].speed.device
-    name = device.name or "simulated device"
-    capability, units = CAPABILITIES.get(name.split("-")[0], UNKNOWN)
-    return capability, units, driver_name(name) or name
+    return mine
 
 
 class Properties:
     """Result of ``torch.cuda.get_device_properties`` for a device."""
 
-    def __init__(self, asked: Any = None) -> None:
-        (self.major, self.minor), self.multi_processor_count, self.name = _facts(asked)
-        found = here("get_device_properties")
-        device = found.devices[found.device_of(asked).index]
+    def __init__(self, device: Any = None) -> None:
+        mine = here("get_device_properties")
+        device = mine.devices[mine.device_of(device).index]
+        name = device.speed.device.name or "simulated device"
+        capability, units = CAPABILITIES.get(name.split("-")[0], UNKNOWN)
+        (self.major, self.minor), self.multi_processor_count = capability, units
+        self.name = driver_name(name) or name
         self.total_memory = device.ledger.capacity
         self.is_integrated = self.is_multi_gpu_board = 0
         self.warp_size = 32
@@ -98,8 +92,8 @@ class Properties:
 
 def device_count() -> int:
     """Return the number of devices of the rank's node."""
-    found = machine()
-    return 0 if found is None else len(found.devices)
+    mine = machine()
+    return 0 if mine is None else len(mine.devices)
 
 
 def is_available(*_: Any) -> bool:
@@ -109,18 +103,18 @@ def is_available(*_: Any) -> bool:
 
 def current_device() -> int:
     """Return the number of the current device."""
-    found = here("current_device")
-    return found.use(found.place).index
+    mine = here("current_device")
+    return mine.use(mine.place).index
 
 
 def set_device(device: Any) -> None:
     """Set the current device."""
     index = index_of(device)
     if index >= 0:
-        found = here("set_device")
-        found.place = found.use(index).index
-        found.settle(index)
-        found.follow()
+        mine = here("set_device")
+        mine.place = mine.use(index).index
+        mine.settle(index)
+        mine.follow()
 
 
 def index_of(device: Any, optional: bool = True, allow_cpu: bool = False) -> int:
@@ -133,12 +127,12 @@ def index_of(device: Any, optional: bool = True, allow_cpu: bool = False) -> int
     """
     if isinstance(device, int):
         return device
-    found = here("device").device_of(device)
-    if found.type == "cuda":
-        return int(found.index)
-    if allow_cpu and found.type == "cpu":
+    device = here("device").device_of(device)
+    if device.type == "cuda":
+        return int(device.index)
+    if allow_cpu and device.type == "cpu":
         return -1
-    raise ValueError(f"Expected a cuda device, but got: {found}")
+    raise ValueError(f"Expected a cuda device, but got: {device}")
 
 
 class device:  # noqa: N801
@@ -149,15 +143,12 @@ class device:  # noqa: N801
         self.prev_idx = -1
 
     def __enter__(self) -> None:
-        found = here("device")
-        self.prev_idx = found.place
-        if self.idx >= 0:
-            set_device(self.idx)
+        self.prev_idx = exchange_device(self.idx)
 
     def __exit__(self, *_: Any) -> None:
-        found = here("device")
-        found.place = self.prev_idx
-        found.follow()
+        mine = here("device")
+        mine.place = self.prev_idx
+        mine.follow()
 
 
 class device_of(device):  # noqa: N801
@@ -169,8 +160,7 @@ class device_of(device):  # noqa: N801
 
 def exchange_device(index: int) -> int:
     """Set the current device, and return the previous one; a negative number changes nothing."""
-    found = here("device")
-    before = found.place
+    before = here("device").place
     if index >= 0:
         set_device(index)
     return before
@@ -178,18 +168,19 @@ def exchange_device(index: int) -> int:
 
 def get_device_name(device: Any = None) -> str:
     """Return the name of a device."""
-    return _facts(device)[2]
+    return Properties(device).name
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
     """Return the compute capability of a device."""
-    return _facts(device)[0]
+    properties = Properties(device)
+    return properties.major, properties.minor
 
 
 def is_initialized() -> bool:
     """Return whether the script has used a device."""
-    found = machine()
-    return found is not None and found.used
+    mine = machine()
+    return mine is not None and mine.used
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -204,9 +195,9 @@ def is_tf32_supported() -> bool:
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
     """Return whether two devices can access each other's memory."""
-    found = here("can_device_access_peer")
-    one, other = index_of(device), index_of(peer_device)
-    return one != other and found.use(one).speed.device.peer_to_peer
+    mine = here("can_device_access_peer")
+    place, peer = index_of(device), index_of(peer_device)
+    return place != peer and mine.use(place).speed.device.peer_to_peer
 
 
 def get_arch_list() -> list[str]:
@@ -268,7 +259,7 @@ def patch(patches: Patches) -> None:
     patches.put(cuda, "is_current_stream_capturing", lambda: False)
     patches.put(cuda.nccl, "version", lambda: NCCL_VERSION)
     patches.put(cuda.nccl, "is_available", lambda tensors: True)
-    patches.wrap(cuda, "make_graphed_callables", _ungraphed)
+    patches.wrap(cuda, "make_graphed_callables", _ungraphed, machine)
     patches.put(torch.version, "cuda", torch.version.cuda or "12.8")
     for name, instead in REFUSED.items():
         patches.put(cuda, name, _refused(f"torch.cuda.{re.sub('^_', '', name)}", instead))
@@ -295,43 +286,37 @@ def patch_refusals(patches: Patches) -> None:
     """Install all of them."""
     cpp_extension = extensions()
     for name in KERNELS:
-        patches.wrap(cpp_extension, name, _refusing)
-    patches.wrap(rpc, "init_rpc", _without_rpc)
-    patches.wrap(torch, "compile", _eager)
-    patches.wrap(torch.nn.Module, "compile", _left)
+        patches.wrap(cpp_extension, name, _refuse_kernel, machine)
+    patches.wrap(rpc, "init_rpc", _refuse_rpc, machine)
+    patches.wrap(torch, "compile", _compile, machine)
+    patches.wrap(torch.nn.Module, "compile", _compile_in_place, machine)
 
 
-def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if machine() is None:
-            return original(*args, **kwargs)
-        raise ProgramError(
-            f"torch.utils.cpp_extension.{original.__name__}: a virtual device cannot run "
-            "kernels of a script's own, nor time them; write them with torch's operators."
-        )
-
-    return call
+def _refuse_kernel(here: VirtualMachine, original: Any, *args: Any, **kwargs: Any) -> Any:
+    raise ProgramError(
+        f"torch.utils.cpp_extension.{original.__name__}: a virtual device cannot run "
+        "kernels of a script's own, nor time them; write them with torch's operators."
+    )
 
 
-def _without_rpc(original: Callable[..., Any]) -> Callable[..., Any]:
-    def init_rpc(*args: Any, **kwargs: Any) -> Any:
-        if machine() is None:
-            return original(*args, **kwargs)
-        raise ProgramError(
-            "torch.distributed.rpc.init_rpc: virtual ranks call no functions of one another; "
-            "exchange tensors with torch.distributed's collectives, send and recv, or run a "
-            "scenario with a parameter server or a pipeline."
-        )
-
-    return init_rpc
+def _refuse_rpc(here: VirtualMachine, original: Any, *args: Any, **kwargs: Any) -> Any:
+    raise ProgramError(
+        "torch.distributed.rpc.init_rpc: virtual ranks call no functions of one another; "
+        "exchange tensors with torch.distributed's collectives, send and recv, or run a "
+        "scenario with a parameter server or a pipeline."
+    )
 
 
-def _remark(text: str) -> None:
-    """Warn once in each rank."""
-    said = here("compile").rank.state.setdefault("remarks", set())
-    if text not in said:
-        said.add(text)
-        warnings.warn(text, stacklevel=3)
+REMARKS = "remarks"
+"""Key of the warnings that a rank has given."""
+
+
+def _remark(here: VirtualMachine, text: str) -> None:
+    """Warn the script once in each rank."""
+    remarks = here.rank.state.setdefault(REMARKS, set())
+    if text not in remarks:
+        remarks.add(text)
+        warnings.warn(text, stacklevel=4)
 
 
 COMPILED = (
@@ -345,35 +330,19 @@ GRAPHED = (
 )
 
 
-def _ungraphed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _ungraphed(
+    here: VirtualMachine, original: Any, callables: Any, *args: Any, **options: Any
+) -> Any:
     """Return the callables as they are: the same numbers, at the times of eager mode."""
-
-    def make_graphed_callables(callables: Any, *args: Any, **options: Any) -> Any:
-        if machine() is None:
-            return original(callables, *args, **options)
-        _remark(GRAPHED)
-        return callables
-
-    return make_graphed_callables
+    _remark(here, GRAPHED)
+    return callables
 
 
-def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
+def _compile(here: VirtualMachine, original: Any, model: Any = None, **options: Any) -> Any:
     """Return the same numbers, at the times of uncompiled code."""
-
-    def compile(model: Any = None, **options: Any) -> Any:
-        if machine() is None:
-            return original(model, **options)
-        _remark(COMPILED)
-        return (lambda function: function) if model is None else model
-
-    return compile
+    _remark(here, COMPILED)
+    return (lambda function: function) if model is None else model
 
 
-def _left(original: Callable[..., Any]) -> Callable[..., Any]:
-    def compile(self: Any, *args: Any, **options: Any) -> None:
-        if machine() is None:
-            original(self, *args, **options)
-        else:
-            _remark(COMPILED)
-
-    return compile
+def _compile_in_place(here: VirtualMachine, original: Any, *args: Any, **options: Any) -> None:
+    _remark(here, COMPILED)

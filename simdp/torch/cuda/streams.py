@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,8 +54,8 @@ class Stream:
     @property
     def cuda_stream(self) -> int:
         """A unique number; 0 for default streams."""
-        found = self._machine.devices[self.lane.place]
-        return 0 if self.lane is found.default else id(self.lane)
+        is_default = self.lane is self._machine.devices[self.lane.place].default
+        return 0 if is_default else id(self.lane)
 
     stream_id = cuda_stream
 
@@ -167,14 +168,12 @@ class Event:
 
 def current_stream(device: Any = None) -> Stream:
     """Return the current stream of a device."""
-    found = here("current_stream").use(index_of(device))
-    return Stream(lane=found.lane)
+    return Stream(lane=here("current_stream").use(index_of(device)).lane)
 
 
 def default_stream(device: Any = None) -> Stream:
     """Return the default stream of a device."""
-    found = here("default_stream").use(index_of(device))
-    return Stream(lane=found.default)
+    return Stream(lane=here("default_stream").use(index_of(device)).default)
 
 
 def set_stream(stream: Stream | None) -> None:
@@ -192,15 +191,15 @@ class StreamContext:
     def __enter__(self) -> None:
         if self.stream is not None:
             machine = here("stream")
-            found = machine.devices[self.stream.lane.place]
-            self._before: tuple[int, VirtualDevice, Lane] = machine.place, found, found.lane
+            device = machine.devices[self.stream.lane.place]
+            self._before: tuple[int, VirtualDevice, Lane] = machine.place, device, device.lane
             set_stream(self.stream)
 
     def __exit__(self, *_: Any) -> None:
         if self.stream is not None:
             machine = here("stream")
-            place, found, lane = self._before
-            machine.place, found.lane = place, lane
+            machine.place, device, lane = self._before
+            device.lane = lane
             machine.follow()
 
 
@@ -209,10 +208,10 @@ def synchronize(device: Any = None) -> None:
 
     A script without devices may give the CPU, as PowerSGD's hook does for its buckets.
     """
-    found = here("synchronize")
-    index = index_of(device, allow_cpu=not found.used)
+    machine = here("synchronize")
+    index = index_of(device, allow_cpu=not machine.used)
     if index >= 0:
-        found.synchronize(index)
+        machine.synchronize(index)
 
 
 def patch(patches: Patches) -> None:
@@ -242,24 +241,20 @@ def ledger(device: Any = None) -> DeviceLedger:
     return here("memory").devices[index_of(device)].ledger
 
 
-def memory_allocated(device: Any = None) -> int:
-    """Return bytes in tensors."""
-    return ledger(device).allocated
+FIGURES = {
+    "memory_allocated": "allocated",
+    "max_memory_allocated": "peak",
+    "memory_reserved": "reserved",
+    "max_memory_reserved": "peak_reserved",
+    "memory_cached": "reserved",
+    "max_memory_cached": "peak_reserved",
+}
+"""Attributes of the ledger that functions of torch.cuda return [bytes]."""
 
 
-def max_memory_allocated(device: Any = None) -> int:
-    """Return peak bytes in tensors since the last reset."""
-    return ledger(device).peak
-
-
-def memory_reserved(device: Any = None) -> int:
-    """Return bytes held by the allocator."""
-    return ledger(device).reserved
-
-
-def max_memory_reserved(device: Any = None) -> int:
-    """Return peak bytes held by the allocator since the last reset."""
-    return ledger(device).peak_reserved
+def figure(attribute: str, device: Any = None) -> int:
+    """Return a figure of the memory ledger of a device [bytes]."""
+    return int(getattr(ledger(device), attribute))
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
@@ -269,9 +264,9 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
     """Restart the counts of allocations and releases."""
-    found = ledger(device)
-    found.total_allocated = found.total_freed = found.num_allocs = found.num_frees = 0
-    found.num_ooms = 0
+    counts = ledger(device)
+    counts.total_allocated = counts.total_freed = counts.num_allocs = counts.num_frees = 0
+    counts.num_ooms = 0
 
 
 def empty_cache() -> None:
@@ -282,26 +277,28 @@ def empty_cache() -> None:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return free and total bytes."""
-    found = ledger(device)
-    return found.free, found.capacity
+    memory = ledger(device)
+    return memory.free, memory.capacity
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     """Return figures of the allocator under torch's names, of pool ``all`` only."""
-    found, stats = ledger(device), OrderedDict[str, int]()
-    taken, given = found.total_allocated, found.total_freed
-    for name, now, peak in (
-        ("allocated_bytes", found.allocated, found.peak),
-        ("active_bytes", found.allocated, found.peak),
-        ("requested_bytes", found.allocated, found.peak),
-        ("reserved_bytes", found.reserved, found.peak_reserved),
-    ):
+    memory = ledger(device)
+    stats = {
+        "allocation.all.current": memory.num_allocs - memory.num_frees,
+        "allocation.all.allocated": memory.num_allocs,
+        "allocation.all.freed": memory.num_frees,
+        "num_ooms": memory.num_ooms,
+        "num_alloc_retries": 0,
+    }
+    tensors = memory.allocated, memory.peak
+    for name, (now, peak) in {
+        **dict.fromkeys(("allocated_bytes", "active_bytes", "requested_bytes"), tensors),
+        "reserved_bytes": (memory.reserved, memory.peak_reserved),
+    }.items():
         stats[f"{name}.all.current"], stats[f"{name}.all.peak"] = now, peak
-        stats[f"{name}.all.allocated"], stats[f"{name}.all.freed"] = taken, given
-    stats["allocation.all.current"] = found.num_allocs - found.num_frees
-    stats["allocation.all.allocated"] = found.num_allocs
-    stats["allocation.all.freed"] = found.num_frees
-    stats["num_ooms"], stats["num_alloc_retries"] = found.num_ooms, 0
+        stats[f"{name}.all.allocated"] = memory.total_allocated
+        stats[f"{name}.all.freed"] = memory.total_freed
     return OrderedDict(sorted(stats.items()))
 
 
@@ -319,13 +316,13 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """Return the main figures as lines of text."""
-    found = ledger(device)
+    memory = ledger(device)
     rows = [
-        ("Allocated memory", found.allocated, found.peak),
-        ("Reserved memory", found.reserved, found.peak_reserved),
+        ("Allocated memory", memory.allocated, memory.peak),
+        ("Reserved memory", memory.reserved, memory.peak_reserved),
     ]
     lines = [f"| {name:<18} | {now:>16} B | peak {most:>16} B |" for name, now, most in rows]
-    return "\n".join([f"| simulated memory of cuda:{found.index} |", *lines])
+    return "\n".join([f"| simulated memory of cuda:{memory.index} |", *lines])
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
@@ -347,10 +344,6 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 FUNCTIONS = (
-    memory_allocated,
-    max_memory_allocated,
-    memory_reserved,
-    max_memory_reserved,
     reset_peak_memory_stats,
     reset_accumulated_memory_stats,
     empty_cache,
@@ -362,17 +355,15 @@ FUNCTIONS = (
     set_per_process_memory_fraction,
 )
 
-OLD_NAMES = {
-    "memory_cached": memory_reserved,
-    "max_memory_cached": max_memory_reserved,
-    "reset_max_memory_allocated": reset_peak_memory_stats,
-    "reset_max_memory_cached": reset_peak_memory_stats,
-}
+OLD_NAMES = ("reset_max_memory_allocated", "reset_max_memory_cached")
+"""Other names of the function that restarts the peaks."""
 
 
 def patch_memory(patches: Patches) -> None:
     """Install all of them."""
-    names = {function.__name__: function for function in FUNCTIONS} | OLD_NAMES
-    for name, function in names.items():
+    functions: dict[str, Any] = {function.__name__: function for function in FUNCTIONS}
+    functions |= dict.fromkeys(OLD_NAMES, reset_peak_memory_stats)
+    functions |= {name: partial(figure, attribute) for name, attribute in FIGURES.items()}
+    for name, function in functions.items():
         patches.put(torch.cuda, name, function)
         patches.put(torch.cuda.memory, name, function)

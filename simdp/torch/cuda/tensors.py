@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,17 +43,19 @@ def patch(patches: Patches) -> None:
     patches.put(tensor, "is_cuda", property(lambda self: device(self).type == "cuda"))
     patches.put(tensor, "is_cpu", property(lambda self: device(self).type == "cpu"))
     patches.put(tensor, "get_device", lambda self: place_of(self))
-    patches.wrap(tensor, "to", _to)
-    patches.wrap(tensor, "cuda", _cuda)
-    patches.wrap(tensor, "cpu", _cpu)
-    patches.wrap(tensor, "pin_memory", _pin_memory)
-    patches.wrap(tensor, "is_pinned", _is_pinned)
-    patches.wrap(tensor, "type", _type)
-    patches.wrap(torch._C, "_group_tensors_by_device_and_dtype", _grouped)
-    for name in ("numpy", "__array__"):
-        patches.wrap(tensor, name, _of_host_only)
-    for name in ("tolist", "__dlpack__"):
-        patches.wrap(tensor, name, _waited_for)
+    calls: dict[str, Callable[..., Any]] = {
+        "to": _to,
+        "cuda": _cuda,
+        "cpu": lambda here, original, self, **kwargs: self.to(CPU, **kwargs),
+        "pin_memory": _pin_memory,
+        "is_pinned": lambda here, original, self, device=None: is_pinned(self),
+        "type": _type,
+        **dict.fromkeys(("numpy", "__array__"), _refuse_on_device),
+        **dict.fromkeys(("tolist", "__dlpack__"), _wait_for),
+    }
+    for name, call in calls.items():
+        patches.wrap(tensor, name, call, machine)
+    patches.wrap(torch._C, "_group_tensors_by_device_and_dtype", _group, machine)
 
 
 def device(self: Any) -> torch.device:
@@ -59,45 +63,40 @@ def device(self: Any) -> torch.device:
     here = machine()
     block = None if here is None else block_of(self)
     if here is None or block is None:
-        found: torch.device = _HOST_DEVICE(self)
-        return CPU if here is not None and here.fake and found.type == "meta" else found
+        host: torch.device = _HOST_DEVICE(self)
+        return CPU if here is not None and here.fake and host.type == "meta" else host
     if block is UNCLAIMED:
         return here.devices[here.place].device if here.devices else CPU
     return block.device
 
 
-def target(here: VirtualMachine, asked: Any) -> int | None:
+def target(here: VirtualMachine, request: Any) -> int | None:
     """Return the number of a requested device, -1 for the CPU; None for others, as meta."""
-    found = here.device_of(asked)
-    if found.type == "cuda":
-        return int(found.index)
-    return -1 if found.type == "cpu" else None
+    device = here.device_of(request)
+    if device.type == "cuda":
+        return int(device.index)
+    return -1 if device.type == "cpu" else None
 
 
-def _to(original: Callable[..., Any]) -> Callable[..., Any]:
-    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = machine()
-        if here is None or (args and isinstance(args[0], torch.dtype)):
-            return original(self, *args, **kwargs)
-        if args and isinstance(args[0], torch.Tensor):
-            args = (args[0].device, args[0].dtype, *args[1:])
-        copy = kwargs.pop("copy", len(args) > 3 and args[3])
-        if args and isinstance(args[0], int):
-            args = (here.device_of(args[0]), *args[1:])
-        asked, dtype, non_blocking, layout = torch._C._nn._parse_to(*args[:3], **kwargs)
-        there = None if asked is None else target(here, asked)
-        rest = {} if layout is None else {"memory_format": layout}
-        before = place_of(self)
-        if asked is None or (there is not None and there == before):
-            return original(self, dtype or self.dtype, copy=copy, **rest)
-        if there is None or (self.is_meta and not here.fake) or not _can_move(self):
-            return original(self, asked, dtype or self.dtype, non_blocking, copy, **rest)
-        found = moved(here, self, there, not (non_blocking and is_pinned(self)))
-        if (dtype is None or dtype == found.dtype) and not rest:
-            return found
-        return original(found, dtype or found.dtype, **rest)
-
-    return to
+def _to(here: VirtualMachine, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if args and isinstance(args[0], torch.dtype):
+        return original(tensor, *args, **kwargs)
+    if args and isinstance(args[0], torch.Tensor):
+        args = (args[0].device, args[0].dtype, *args[1:])
+    copy = kwargs.pop("copy", len(args) > 3 and args[3])
+    if args and isinstance(args[0], int):
+        args = (here.device_of(args[0]), *args[1:])
+    device, dtype, non_blocking, layout = torch._C._nn._parse_to(*args[:3], **kwargs)
+    there = None if device is None else target(here, device)
+    rest = {} if layout is None else {"memory_format": layout}
+    if device is None or (there is not None and there == place_of(tensor)):
+        return original(tensor, dtype or tensor.dtype, copy=copy, **rest)
+    if there is None or (tensor.is_meta and not here.fake) or not _can_move(tensor):
+        return original(tensor, device, dtype or tensor.dtype, non_blocking, copy, **rest)
+    tensor = moved(here, tensor, there, not (non_blocking and is_pinned(tensor)))
+    if (dtype is None or dtype == tensor.dtype) and not rest:
+        return tensor
+    return original(tensor, dtype or tensor.dtype, **rest)
 
 
 def _can_move(tensor: Any) -> bool:
@@ -106,21 +105,11 @@ def _can_move(tensor: Any) -> bool:
     return plain or inner_of(tensor) is not None
 
 
-def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-        here = machine()
-        if here is None:
-            return original(self, device, non_blocking, **kwargs)
-        return self.to(here.device_of(device), non_blocking=non_blocking, **kwargs)
-
-    return cuda
-
-
-def _cpu(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cpu(self: Any, **kwargs: Any) -> Any:
-        return original(self, **kwargs) if machine() is None else self.to(CPU, **kwargs)
-
-    return cpu
+def _cuda(
+    here: VirtualMachine, original: Any, tensor: Any, device: Any = None,
+    non_blocking: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    return tensor.to(here.device_of(device), non_blocking=non_blocking, **kwargs)
 
 
 def is_pinned(tensor: Any) -> bool:
@@ -131,87 +120,61 @@ def is_pinned(tensor: Any) -> bool:
         return is_pinned(inner_of(tensor))
 
 
-def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:
-    def pin_memory(self: Any, device: Any = None) -> Any:
-        here = machine()
-        if here is None:
-            return original(self)
-        if place_of(self) >= 0:
-            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-        if is_pinned(self):
-            return self
-        found = copied(here, self, -1)
-        found.untyped_storage().pinned = True
-        return found
-
-    return pin_memory
+def _pin_memory(here: VirtualMachine, original: Any, tensor: Any, device: Any = None) -> Any:
+    if place_of(tensor) >= 0:
+        raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
+    if is_pinned(tensor):
+        return tensor
+    pinned = copied(here, tensor, -1)
+    pinned.untyped_storage().pinned = True
+    return pinned
 
 
-def _is_pinned(original: Callable[..., Any]) -> Callable[..., Any]:
-    def answer(self: Any, device: Any = None) -> bool:
-        return bool(original(self)) if machine() is None else is_pinned(self)
-
-    return answer
-
-
-def _type(original: Callable[..., Any]) -> Callable[..., Any]:
-    def answer(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-        here = machine()
-        if here is None:
-            return original(self, dtype, non_blocking, **kwargs)
-        if dtype is None:
-            found = original(self)
-            return found.replace("torch.", "torch.cuda.", 1) if place_of(self) >= 0 else found
-        name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")
-        if name.startswith("torch.cuda."):
-            converted = original(self, name.replace("cuda.", ""), **kwargs)
-            return converted.cuda(non_blocking=non_blocking)
-        return original(self, dtype, non_blocking, **kwargs)
-
-    return answer
+def _type(
+    here: VirtualMachine, original: Any, tensor: Any, dtype: Any = None,
+    non_blocking: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    if dtype is None:
+        name = original(tensor)
+        return name.replace("torch.", "torch.cuda.", 1) if place_of(tensor) >= 0 else name
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")
+    if name.startswith("torch.cuda."):
+        converted = original(tensor, name.replace("cuda.", ""), **kwargs)
+        return converted.cuda(non_blocking=non_blocking)
+    return original(tensor, dtype, non_blocking, **kwargs)
 
 
-def _of_host_only(original: Callable[..., Any]) -> Callable[..., Any]:
-    def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if machine() is not None and place_of(self) >= 0:
-            raise TypeError(
-                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
-                "copy the tensor to host memory first."
-            )
-        return original(self, *args, **kwargs)
-
-    return answer
-
-
-def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
-    def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = machine()
-        if here is not None and (place := place_of(self)) >= 0:
-            here.synchronize(place)
-        return original(self, *args, **kwargs)
-
-    return answer
+def _refuse_on_device(
+    here: VirtualMachine, original: Any, tensor: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if place_of(tensor) >= 0:
+        raise TypeError(
+            f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to "
+            "copy the tensor to host memory first."
+        )
+    return original(tensor, *args, **kwargs)
 
 
-def _grouped(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wait_for(here: VirtualMachine, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if (place := place_of(tensor)) >= 0:
+        here.synchronize(place)
+    return original(tensor, *args, **kwargs)
+
+
+def _group(here: VirtualMachine, original: Any, lists: Any, with_indices: bool = False) -> Any:
     """Group tensors of optimizers and clipping by device."""
-
-    def group(lists: Any, with_indices: bool = False) -> Any:
-        here = machine()
-        if here is None or not here.used:
-            return original(lists, with_indices)
-        found: dict[Any, Any] = {}
-        for number, first in enumerate(lists[0]):
-            key = (first.device, first.dtype)
-            columns, indices = found.setdefault(key, ([[] for _ in lists], []))
-            for column, tensors in zip(columns, lists, strict=True):
-                if tensors:
-                    column.append(tensors[number])
-            if with_indices:
-                indices.append(number)
-        return found
-
-    return group
+    if not here.used:
+        return original(lists, with_indices)
+    groups: dict[Any, Any] = {}
+    for number, first in enumerate(lists[0]):
+        key = (first.device, first.dtype)
+        columns, indices = groups.setdefault(key, ([[] for _ in lists], []))
+        for column, tensors in zip(columns, lists, strict=True):
+            if tensors:
+                column.append(tensors[number])
+        if with_indices:
+            indices.append(number)
+    return groups
 
 
 # Factories ----------------------------------------------------------------------------------------
@@ -236,100 +199,70 @@ FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "sparse_coo_tens
 
 def patch_factories(patches: Patches) -> None:
     """Install all factories."""
-    made: dict[Any, Callable[..., Any]] = {}
-    constructors: list[Any] = list(_device._device_constructors())
-    for original in constructors:
-        name = getattr(original, "__name__", "")
-        there: Any = getattr(torch, name, None)
-        if name in FROM_DATA or there is not original:
-            continue
-        asking = made[original] = _asking(there)
-        patches.put(torch, name, asking)
+    constructors = {*_device._device_constructors(), *(getattr(torch, name) for name in FROM_DATA)}
+    for constructor in constructors:
+        name = getattr(constructor, "__name__", "")
+        if name not in FROM_DATA and getattr(torch, name, None) is constructor:
+            patches.wrap(torch, name, _create, machine)
     for name in LIKE:
-        patches.wrap(torch, name, _asking)
+        patches.wrap(torch, name, _create, machine)
     for name in FROM_DATA:
-        reader: Any = getattr(torch, name)
-        made[reader] = _from_data(reader)
-        patches.put(torch, name, made[reader])
+        patches.wrap(torch, name, _read, machine)
     for name in METHODS:
-        patches.wrap(torch.Tensor, name, _own_device)
-    patches.wrap(torch.Tensor, "new_tensor", lambda original: _new_tensor)
-    patches.put(_device.DeviceContext, "__torch_function__", _in_context(made))
+        patches.wrap(torch.Tensor, name, _create_there, machine)
+    patches.put(torch.Tensor, "new_tensor", _new_tensor)
+    patches.wrap(_device.DeviceContext, "__torch_function__", partial(_in_context, constructors))
     patches.put(torch, "Generator", Generator)
 
 
-def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
-    def factory(*args: Any, **kwargs: Any) -> Any:
-        here = machine()
-        if here is None:
-            return original(*args, **kwargs)
-        device, before = kwargs.get("device"), here.requested
-        here.requested = None if device is None else here.device_of(device)
+@contextmanager
+def _requesting(here: VirtualMachine, device: Any) -> Iterator[Any]:
+    """Request a device of operators inside."""
+    before = here.requested
+    here.requested = None if device is None else here.device_of(device)
+    try:
+        yield here.requested
+    finally:
+        here.requested = before
+
+
+def _create(here: VirtualMachine, original: Any, *args: Any, **kwargs: Any) -> Any:
+    pinned = kwargs.pop("pin_memory", False)
+    with _requesting(here, kwargs.get("device")) as device:
         if device is not None:
-            kwargs["device"] = here.requested
-        pinned = kwargs.pop("pin_memory", False)
-        try:
-            found = original(*args, **kwargs)
-        finally:
-            here.requested = before
-        return found.pin_memory() if pinned else found
-
-    factory.__name__ = original.__name__
-    factory.__doc__ = original.__doc__
-    return factory
+            kwargs["device"] = device
+        tensor = original(*args, **kwargs)
+    return tensor.pin_memory() if pinned else tensor
 
 
-def _own_device(original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = machine()
-        if here is None:
-            return original(self, *args, **kwargs)
-        before = here.requested
-        device = kwargs.get("device")
-        if device is None:
-            kwargs.pop("device", None)
-        here.requested = None if device is None else here.device_of(device)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            here.requested = before
-
-    return method
+def _create_there(
+    here: VirtualMachine, original: Any, tensor: Any, *args: Any, device: Any = None, **kwargs: Any
+) -> Any:
+    named = {} if device is None else {"device": device}
+    with _requesting(here, device):
+        return original(tensor, *args, **kwargs, **named)
 
 
-def _from_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    def factory(*args: Any, **kwargs: Any) -> Any:
-        here = machine()
-        if here is None:
+def _read(here: VirtualMachine, original: Any, *args: Any, **kwargs: Any) -> Any:
+    device = kwargs.get("device")
+    if device is None:
+        if args and isinstance(args[0], torch.Tensor) and original is not TENSOR:
             return original(*args, **kwargs)
-        device = kwargs.get("device")
-        if device is None:
-            if args and isinstance(args[0], torch.Tensor) and original is not TENSOR:
-                return original(*args, **kwargs)
-            context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-            modes = torch.overrides._get_current_function_mode_stack()
-            contexts = [mode for mode in modes if isinstance(mode, _device.DeviceContext)]
-            found = contexts[-1] if contexts else context
-            device = None if found is None else found.device
-        there = None if device is None else target(here, device)
-        if there is None:
-            return original(*args, **kwargs)
-        kwargs["device"] = "cpu"
-        pinned = kwargs.pop("pin_memory", False)
-        wants = kwargs.pop("requires_grad", False)
-        before, here.requested = here.requested, CPU
-        try:
-            with torch._C.DisableTorchFunction():
-                made = original(*args, **kwargs)
-        finally:
-            here.requested = before
-        made = made.to("cpu" if there < 0 else here.devices[there].device)
-        made = made.pin_memory() if pinned else made
-        return made.requires_grad_() if wants else made
-
-    factory.__name__ = original.__name__
-    factory.__doc__ = original.__doc__
-    return factory
+        modes = torch.overrides._get_current_function_mode_stack()
+        contexts = [mode for mode in modes if isinstance(mode, _device.DeviceContext)]
+        context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        device = getattr(contexts[-1] if contexts else context, "device", None)
+    there = None if device is None else target(here, device)
+    if there is None:
+        return original(*args, **kwargs)
+    kwargs["device"] = "cpu"
+    pinned = kwargs.pop("pin_memory", False)
+    wants = kwargs.pop("requires_grad", False)
+    with _requesting(here, CPU), torch._C.DisableTorchFunction():
+        tensor = original(*args, **kwargs)
+    tensor = tensor.to("cpu" if there < 0 else here.devices[there].device)
+    tensor = tensor.pin_memory() if pinned else tensor
+    return tensor.requires_grad_() if wants else tensor
 
 
 TENSOR = torch.tensor
@@ -339,17 +272,15 @@ def _new_tensor(self: Any, data: Any, *, device: Any = None, dtype: Any = None, 
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **kw)
 
 
-def _in_context(made: dict[Any, Any]) -> Callable[..., Any]:
-    """Return the effect of ``with torch.device`` and ``torch.set_default_device`` on a call."""
-    constructors = set(_device._device_constructors()) | set(made)
-
-    def call(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in constructors and kwargs.get("device") is None:
-            kwargs["device"] = self.device
-        return func(*args, **kwargs)
-
-    return call
+def _in_context(
+    constructors: set[Any], original: Any, context: Any, func: Any, types: Any, args: Any = (),
+    kwargs: Any = None,
+) -> Any:  # fmt: skip
+    """Let ``with torch.device`` and ``torch.set_default_device`` have their effect on a call."""
+    kwargs = kwargs or {}
+    if func in constructors and kwargs.get("device") is None:
+        kwargs["device"] = context.device
+    return func(*args, **kwargs)
 
 
 META: Any = type(torch._C.Generator)
@@ -366,11 +297,11 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     def __new__(cls, device: Any = "cpu") -> Any:
         """Create one; its numbers do not depend on its device."""
         here = machine()
-        asked = torch.device(device) if here is None else here.device_of(device)
-        plain = asked.type in ("cpu", "cuda")
-        found = torch._C.Generator.__new__(cls, torch.device("cpu") if plain else asked)
-        found._asked = asked
-        return found
+        device = torch.device(device) if here is None else here.device_of(device)
+        plain = device.type in ("cpu", "cuda")
+        generator = torch._C.Generator.__new__(cls, CPU if plain else device)
+        generator._asked = device
+        return generator
 
     def __init__(self, device: Any = "cpu") -> None:
         """As `__new__`."""
@@ -425,11 +356,11 @@ def placed(
     place = NOWHERE
     for tensor in _tensors(args, kwargs):
         block = _block(tensor)
-        here = -1 if block is None else block.place
-        if here == place or block is UNCLAIMED:
+        own = -1 if block is None else block.place
+        if own == place or block is UNCLAIMED:
             continue
         if place == NOWHERE:
-            place, first = here, tensor
+            place, first = own, tensor
             continue
         if func in MIXING:
             if func is aten._foreach_copy_.default or func is aten.copy_.default:
@@ -437,14 +368,14 @@ def placed(
             continue
         if func in INDEXING or tensor.dim() == 0 or first.dim() == 0:
             # A number on the CPU goes with everything.
-            if here >= 0 and place < 0 and first.dim() == 0:
-                place, first = here, tensor
+            if own >= 0 and place < 0 and first.dim() == 0:
+                place, first = own, tensor
                 continue
-            if here < 0:
+            if own < 0:
                 continue
         if func.__name__.startswith("_foreach_") or _by_reducer():
             continue  # of an optimizer; its tensors keep their devices
-        names = ["cpu" if one < 0 else f"cuda:{one}" for one in (place, here)]
+        names = ["cpu" if number < 0 else f"cuda:{number}" for number in (place, own)]
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"{names[0]} and {names[1]}! (when checking arguments in {func._schema.name})"
@@ -473,29 +404,25 @@ def _factory_device(
     """
     wanted, changed = kwargs.get("device"), dict(kwargs)
     changed.pop("pin_memory", None)
-    asked = machine.requested
-    if wanted is None and asked is not NOT_REQUESTED:
-        wanted = asked
+    requested = machine.requested
+    if wanted is None and requested is not NOT_REQUESTED:
+        wanted = requested
     if wanted is not None and wanted.type == "cuda":
         changed["device"] = CPU
         return int(machine.device_of(wanted).index), changed
     if wanted is not None and wanted.type != "cpu" and not (machine.fake and wanted.type == "meta"):
         return -1, changed
-    if asked is NOT_REQUESTED:
+    if requested is NOT_REQUESTED:
         return (MADE_BY_TORCH if place == NOWHERE else place), changed
-    if asked is None and place != NOWHERE:
+    if requested is None and place != NOWHERE:
         return place, changed
     return -1, changed
 
 
 def results(machine: VirtualMachine, place: int, out: Any) -> None:
     """Put an operator's results onto its device, and claim unowned storages."""
-    if isinstance(out, torch.Tensor):
-        _hold(machine, place, out)
-    elif isinstance(out, (list, tuple)):
-        for inner in out:
-            if isinstance(inner, torch.Tensor):
-                _hold(machine, place, inner)
+    for tensor in _tensors((out,), {}):
+        _hold(machine, place, tensor)
 
 
 def _hold(machine: VirtualMachine, place: int, tensor: Any) -> None:
@@ -551,8 +478,8 @@ def patch_saving(patches: Patches) -> None:
     patches.put(storage, "device", property(_saved_device))
     patches.put(storage, "is_cuda", property(lambda self: _saved_device(self).type == "cuda"))
     for name in ("clone", "__deepcopy__"):
-        patches.wrap(storage, name, _copied)
-    patches.wrap(storage, "resize_", _resized)
+        patches.wrap(storage, name, _copy_storage, machine)
+    patches.wrap(storage, "resize_", _resize)
     patches.wrap(storage, "cpu", _to_host)
     registry = serialization._package_registry
     before = list(registry)
@@ -567,47 +494,36 @@ def _saved_device(self: Any) -> torch.device:
     return torch.device(block.device)
 
 
-def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
-    def copied(self: Any, memo: Any = None) -> Any:
-        here, block = machine(), self.block
-        if here is None or block is None:
-            return original(self) if memo is None else original(self, memo)
-        if memo is not None and self._cdata in (known := memo.setdefault("torch", {})):
-            return known[self._cdata]
-        found = torch.UntypedStorage(self.nbytes(), device=_SAVED_DEVICE(self))
-        if found.device.type == "cpu":
-            found.copy_(self, False)
-        if block.place >= 0:
-            here.hold(found, block.place)
-        if memo is not None:
-            known[self._cdata] = found
-        return found
-
-    return copied
+def _copy_storage(here: VirtualMachine, original: Any, storage: Any, *memos: Any) -> Any:
+    block, copies = storage.block, memos[0].setdefault("torch", {}) if memos else {}
+    if block is None:
+        return original(storage, *memos)
+    if storage._cdata in copies:
+        return copies[storage._cdata]
+    copy = torch.UntypedStorage(storage.nbytes(), device=_SAVED_DEVICE(storage))
+    if copy.device.type == "cpu":
+        copy.copy_(storage, False)
+    if block.place >= 0:
+        here.hold(copy, block.place)
+    copies[storage._cdata] = copy
+    return copy
 
 
-def _resized(original: Callable[..., Any]) -> Callable[..., Any]:
-    def resize_(self: Any, size: int) -> Any:
-        if size != self.nbytes() and in_use(self):
-            raise ProgramError(
-                "UntypedStorage.resize_: a pending collective or message uses this memory; wait "
-                "for its work first."
-            )
-        if self.block is not None:
-            self.block.resize(size)
-        return original(self, size)
-
-    return resize_
+def _resize(original: Any, storage: Any, size: int) -> Any:
+    if size != storage.nbytes() and in_use(storage):
+        raise ProgramError(
+            "UntypedStorage.resize_: a pending collective or message uses this memory; wait "
+            "for its work first."
+        )
+    if storage.block is not None:
+        storage.block.resize(size)
+    return original(storage, size)
 
 
-def _to_host(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cpu(self: Any) -> Any:
-        if self.block is None:
-            return original(self)
-        found = torch.UntypedStorage(self.nbytes())
-        return found.copy_(self, False)
-
-    return cpu
+def _to_host(original: Any, storage: Any) -> Any:
+    if storage.block is None:
+        return original(storage)
+    return torch.UntypedStorage(storage.nbytes()).copy_(storage, False)
 
 
 def _tag(storage: Any) -> str | None:
@@ -628,10 +544,10 @@ def _restored(storage: Any, location: str) -> Any:
 
 def _validated(location: Any, backend_name: str) -> torch.device:
     here = machine()
-    found = torch.device(location) if here is None else here.device_of(location)
-    if here is not None and found.type == "cuda":
-        return found
+    device = torch.device(location) if here is None else here.device_of(location)
+    if here is not None and device.type == "cuda":
+        return device
     raise RuntimeError(
-        f"Attempting to deserialize object on a {found} device where there is none; use "
+        f"Attempting to deserialize object on a {device} device where there is none; use "
         "torch.load with map_location=torch.device('cpu') to map your storages to the CPU."
     )

@@ -7,10 +7,8 @@ loss, and are recorded when they run. The optimizer's first step gives the numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from simdp.distributed.launch import Where
 from simdp.errors import SimdpError
 from simdp.torch.kernels import tensors_in
-from simdp.torch.ranks import Rank, RankLocal, current
+from simdp.torch.ranks import Patches, Rank, RankLocal, current
 from simdp.torch.recording.sharded import optimizer_of, precision_of, strategy_of, with_shares
 from simdp.torch.recording.tape import RecordedWorkload, RecordingTape, Taped, calls_of, mapped
 from simdp.torch.recording.workload import Call, workload
@@ -29,26 +27,31 @@ from simdp.workload.models.operators import RecordedCall, Recording
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
 
+class RecordedModule(NamedTuple):
+    """A module that trains, at its first forward."""
+
+    module: nn.Module
+    sample: tuple[list[Any], dict[str, Any]]  # its arguments, without numbers
+    strategy: dict[str, Any]  # sections of the scenario
+    precision: dict[str, Any] | None
+
+
 class ScriptRecorder(RankLocal):
-    """Watches rank 0 until its optimizer has stepped once; ``found`` is the scenario's data."""
+    """Watches rank 0 until its optimizer has stepped once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.found: dict[str, Any] = {"micro_steps": 0}
+        self._recorded: RecordedModule | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._loss: RecordingTape | None = None
+        self._micro_steps = 0
         self._tape: RecordingTape | None = None
         self._saving: Any = None
         self._inside = self._over = False
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        called = nn.Module.__call__
-        nn.Module.__call__ = _method(self._call, called)
-        hook = register_optimizer_step_pre_hook(self._step)
-        try:
-            yield
-        finally:
-            hook.remove()
-            nn.Module.__call__ = called
+    def patch(self, patches: Patches) -> None:
+        patches.wrap(nn.Module, "__call__", self._call, self._watched)
+        patches.undo(register_optimizer_step_pre_hook(self._step).remove)
 
     def end(self, rank: Rank) -> None:
         if rank.rank == 0:
@@ -56,12 +59,13 @@ class ScriptRecorder(RankLocal):
 
     # What the script does -------------------------------------------------------------------------
 
-    def _mine(self) -> bool:
+    def _watched(self) -> Rank | None:
+        """Return rank 0 where it runs, until it has stepped."""
         rank = current()
-        return rank is not None and rank.rank == 0 and not self._over
+        return None if rank is None or rank.rank or self._over else rank
 
-    def _call(self, called: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self._inside or not self._mine() or not _trains(module):
+    def _call(self, rank: Rank, called: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self._inside or not _trains(module):
             return called(module, *args, **kwargs)
         self._stop_tape()
         self._inside = True
@@ -69,12 +73,11 @@ class ScriptRecorder(RankLocal):
             out = called(module, *args, **kwargs)
         finally:
             self._inside = False
-        self.found["micro_steps"] += 1
-        if "module" not in self.found:
+        self._micro_steps += 1
+        if self._recorded is None:
             inner = module.module if isinstance(module, WRAPPERS) else module
             shapes = mapped((list(args), dict(kwargs)), _shape)
-            self.found.update(module=inner, sample=shapes, strategy=strategy_of(module), out=out)
-            self.found["precision"] = precision_of()
+            self._recorded = RecordedModule(inner, shapes, strategy_of(module), precision_of())
             self._start_tape(list(tensors_in(dict(out) if hasattr(out, "items") else out)))
         return out
 
@@ -91,14 +94,12 @@ class ScriptRecorder(RankLocal):
         self._tape.__exit__(None, None, None)
         self._saving.__exit__(None, None, None)
         self._tape.finish()
-        self.found["loss"] = self._tape
-        self._tape = None
+        self._loss, self._tape = self._tape, None
 
     def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._mine() and "module" in self.found:
+        if self._watched() is not None and self._recorded is not None:
             self._stop_tape()
-            self.found["optimizer"] = optimizer
-            self._over = True
+            self._optimizer, self._over = optimizer, True
 
     # The scenario ---------------------------------------------------------------------------------
 
@@ -110,33 +111,25 @@ class ScriptRecorder(RankLocal):
         SimdpError
             If the script trained nothing, or its training cannot be recorded.
         """
-        found = self.found
-        if "module" not in found:
+        if self._recorded is None:
             raise SimdpError(
                 "--record: no module ran forward under gradients on rank 0; record a script that "
                 "trains."
             )
-        args, kwargs = found["sample"]
+        module, sample, strategy, precision = self._recorded
         with _disable_current_modes():
-            made = workload(found["module"], Call(args, kwargs))
+            made = workload(module, Call(*sample))
         keys: dict[str, Any] = {"optimizer": "none"}
-        if "optimizer" in found:
-            keys["optimizer"] = optimizer_of(found["optimizer"], found["module"])
-            found["strategy"] = with_shares(found["strategy"], found["optimizer"])
-        if found["micro_steps"] > 1:
-            keys["grad_accum"] = found["micro_steps"]
-        if found["precision"] is not None:
-            keys["precision"] = found["precision"]
-        recording = _with_loss(made, found.get("loss"))
+        if self._optimizer is not None:
+            keys["optimizer"] = optimizer_of(self._optimizer, module)
+            strategy = with_shares(strategy, self._optimizer)
+        if self._micro_steps > 1:
+            keys["grad_accum"] = self._micro_steps
+        if precision is not None:
+            keys["precision"] = precision
+        recording = _with_loss(made, self._loss)
         whole = RecordedWorkload(recording, made.microbatch, keys, made.ready)
-        return whole.save(self.path, cluster_section(where, cluster), strategy=found["strategy"])
-
-
-def _method(call: Any, called: Any) -> Any:
-    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        return call(called, self, args, kwargs)
-
-    return __call__
+        return whole.save(self.path, cluster_section(where, cluster), strategy=strategy)
 
 
 def _trains(module: nn.Module) -> bool:

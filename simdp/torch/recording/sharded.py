@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -34,35 +34,35 @@ def strategy_of_units(module: nn.Module) -> dict[str, Any]:
         If scenarios cannot express its sharding.
     """
     if not isinstance(module, FSDPModule):
-        part = next(name for name, one in module.named_modules() if isinstance(one, FSDPModule))
+        part = next(iter(_units(module)))
         raise SimdpError(
             f"--record: fully_shard has {part} and not the whole of {type(module).__name__}; call "
             "it on the model too, after its parts."
         )
-    units = {name: one for name, one in module.named_modules() if isinstance(one, FSDPModule)}
-    states = {name: one._get_fsdp_state() for name, one in units.items()}
+    states = {name: unit._get_fsdp_state() for name, unit in _units(module).items()}
     groups = {name: _only_group(name, state) for name, state in states.items()}
     first = groups[""] or next((group for group in groups.values() if group), None)
     if first is None:
         raise SimdpError("--record: fully_shard found no parameters; record a model that learns.")
-    found = {**_shards(first), "units": [name for name in units if name] or "whole"}
-    found |= _freed(groups) | _precision(states, groups)
-    if isinstance(_one("offload_policy", _of(groups, "offload_policy")), CPUOffloadPolicy):
-        found["offload"] = "cpu"
-    if not _one("set_reshard_after_backward", _of(groups, "reshard_after_backward")):
-        found["reshard_after_backward"] = False
-    if not _one("set_requires_gradient_sync", _of(groups, "reduce_grads")):
-        found["sync"] = "last"
+    section = {**_shards(first), "units": [name for name in states if name] or "whole"}
+    section |= _freed(groups) | _precision(states, groups)
+    if isinstance(_common("offload_policy", _of(groups, "offload_policy")), CPUOffloadPolicy):
+        section |= {"offload": "cpu"}
+    if not _common("set_reshard_after_backward", _of(groups, "reshard_after_backward")):
+        section |= {"reshard_after_backward": False}
+    if not _common("set_requires_gradient_sync", _of(groups, "reduce_grads")):
+        section |= {"sync": "last"}
     for way in ("forward", "backward"):
         ahead = [len(getattr(state, f"_states_to_{way}_prefetch")) for state in states.values()]
         if any(ahead):
-            found[f"{way}_prefetch"] = max(ahead)
-    return found
+            section[f"{way}_prefetch"] = max(ahead)
+    return section
 
 
-def is_cut(module: nn.Module) -> bool:
-    """Return whether ``fully_shard`` has sharded a module, or parts of it."""
-    return any(isinstance(one, FSDPModule) for one in module.modules())
+def _units(module: nn.Module) -> dict[str, FSDPModule]:
+    """Return the parts of a module, or itself, that were given to ``fully_shard``, by name."""
+    parts = module.named_modules()
+    return {name: part for name, part in parts if isinstance(part, FSDPModule)}
 
 
 def _only_group(name: str, state: Any) -> Any:
@@ -86,7 +86,7 @@ def _of(groups: dict[str, Any], key: str) -> list[Any]:
     return [getattr(group, key) for group in groups.values() if group is not None]
 
 
-def _one(call: str, values: Iterable[Any]) -> Any:
+def _common(call: str, values: Iterable[Any]) -> Any:
     """Return the common value of all units.
 
     Raises
@@ -121,16 +121,15 @@ def _shards(group: Any) -> dict[str, Any]:
 
 def _freed(groups: dict[str, Any]) -> dict[str, Any]:
     """Return units freed after forward: all but the root is a scenario's default."""
-    found = {}
+    freed = {}
     for name, group in groups.items():
         if group is not None:
             own, after = group.mesh_info, group.post_forward_mesh_info
-            found[name] = False if after is None else after is own or after.shard_mesh_size
-    inner = {name: freed for name, freed in found.items() if name}
-    if inner and all(freed is True for freed in inner.values()) and not found.get("", False):
+            freed[name] = False if after is None else after is own or after.shard_mesh_size
+    inner = [is_freed for name, is_freed in freed.items() if name]
+    if inner and all(is_freed is True for is_freed in inner) and not freed.get("", False):
         return {}
-    freed = _one("reshard_after_forward", found.values())
-    return {"reshard_after_forward": freed}
+    return {"reshard_after_forward": _common("reshard_after_forward", freed.values())}
 
 
 def _precision(states: dict[str, Any], groups: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +139,7 @@ def _precision(states: dict[str, Any], groups: dict[str, Any]) -> dict[str, Any]
     for name, state in states.items():
         if groups[name] is not None:
             for key in keys:
-                _one(
+                _common(
                     f"MixedPrecisionPolicy({key}=...)",
                     [getattr(policy, key), getattr(state._mp_policy, key)],
                 )
@@ -148,10 +147,10 @@ def _precision(states: dict[str, Any], groups: dict[str, Any]) -> dict[str, Any]
     whole = made.pop("")
     alone = whole is not None and bool(made) and set(made.values()) == {None}
     if not alone:
-        _one("MixedPrecisionPolicy(output_dtype=...)", [whole, *made.values()])
-    given = {key: getattr(policy, key) for key in (*keys, "output_dtype")}
+        _common("MixedPrecisionPolicy(output_dtype=...)", [whole, *made.values()])
+    dtypes = {key: getattr(policy, key) for key in (*keys, "output_dtype")}
     return ({"output_dtype_at": "root"} if alone else {}) | {
-        key: str(dtype).removeprefix("torch.") for key, dtype in given.items() if dtype is not None
+        key: str(dtype).removeprefix("torch.") for key, dtype in dtypes.items() if dtype is not None
     }
 
 
@@ -179,29 +178,23 @@ def optimizer_keys(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> d
     fields = [name for name in member.model_fields if name not in OWN]
     usual = member(kind=kind)
 
-    def own(group: dict[str, Any]) -> dict[str, Any]:
-        found = {name: _plain(group[name]) for name in fields if name in group}
-        return {name: one for name, one in found.items() if one != _plain(getattr(usual, name))}
+    def unlike(group: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+        plain = {name: _plain(group[name]) for name in fields if name in group}
+        return {name: value for name, value in plain.items() if value != _plain(other.get(name))}
 
     first, *others = optimizer.param_groups
-    keys: dict[str, Any] = {"kind": kind, **own(first)}
+    keys = {"kind": kind, **unlike(first, {name: getattr(usual, name) for name in fields})}
     groups = [
-        {"params": [names[id(one)] for one in group["params"] if id(one) in names]}
-        | {
-            name: _plain(group[name])
-            for name in fields
-            if name in group and _plain(group[name]) != _plain(first.get(name))
-        }
+        {"params": [names[id(weight)] for weight in group["params"] if id(weight) in names]}
+        | unlike(group, first)
         for group in others
     ]
-    if groups:
-        keys["param_groups"] = groups
-    return keys
+    return {**keys, "param_groups": groups} if groups else keys
 
 
 def optimizer_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Any]:
     """As `optimizer_keys`, also for an optimizer of a rank's share of the parameters."""
-    names = {id(one): name for name, one in module.named_parameters()}
+    names = {id(weight): name for name, weight in module.named_parameters()}
     inner = optimizer.optim if isinstance(optimizer, ZeroRedundancyOptimizer) else optimizer
     return optimizer_keys(inner, names)
 
@@ -238,9 +231,9 @@ def strategy_of(module: nn.Module) -> dict[str, Any]:
     """
     if isinstance(module, nn.DataParallel):
         return {"kind": "data_parallel"}
-    if is_cut(module):
+    if _units(module):
         return strategy_of_units(module)
-    if any(isinstance(one, FullyShardedDataParallel) for one in module.modules()):
+    if any(isinstance(part, FullyShardedDataParallel) for part in module.modules()):
         raise SimdpError(
             "--record: FullyShardedDataParallel joins parameters into flat ones, which a recording "
             "cannot tell apart; record the model under DDP, and set strategy: fsdp1 in the "
@@ -248,14 +241,14 @@ def strategy_of(module: nn.Module) -> dict[str, Any]:
         )
     if not isinstance(module, nn.parallel.DistributedDataParallel):
         return {"kind": "single"}
-    found: dict[str, Any] = {"kind": "ddp"}
+    section: dict[str, Any] = {"kind": "ddp"}
     if not module.bucket_bytes_cap_default:
-        found["bucket_cap"] = f"{module.bucket_bytes_cap} B"
+        section |= {"bucket_cap": f"{module.bucket_bytes_cap} B"}
     for name in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view"):
         if getattr(module, name):
-            found[name] = True
+            section[name] = True
     if not module.broadcast_buffers:
-        found["broadcast_buffers"] = False
+        section |= {"broadcast_buffers": False}
     hooks = [hook.__name__ for hook, _ in getattr(module, "_comm_hooks", [])]
     for name in hooks:
         if name not in HOOK_SETTINGS:
@@ -263,8 +256,8 @@ def strategy_of(module: nn.Module) -> dict[str, Any]:
                 f"--record: the hook {name} has no name in a scenario; those that have one: "
                 f"{', '.join(HOOK_SETTINGS)}."
             )
-        found["comm_hook"] = HOOK_SETTINGS[name]
-    return found
+        section |= {"comm_hook": HOOK_SETTINGS[name]}
+    return section
 
 
 def precision_of() -> dict[str, Any] | None:
@@ -273,11 +266,9 @@ def precision_of() -> dict[str, Any] | None:
     Autocast to float32 changes no dtype of a model in float32.
     """
     for device in ("cuda", "cpu"):
-        if torch.is_autocast_enabled(device):
-            if torch.get_autocast_dtype(device) is torch.float32:
-                continue
-            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-            return {"kind": "amp", "dtype": dtype}
+        dtype = torch.get_autocast_dtype(device)
+        if torch.is_autocast_enabled(device) and dtype is not torch.float32:
+            return {"kind": "amp", "dtype": str(dtype).removeprefix("torch.")}
     return None
 
 

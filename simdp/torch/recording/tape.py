@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -81,10 +81,9 @@ def _attention(
         share = query.shape[-3] // key.shape[-3]
         key = key.repeat_interleave(share, dim=-3)
         value = value.repeat_interleave(share, dim=-3)
-    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=None, scale=scale
-    )
-    return found[0]
+    )[0]
 
 
 @contextmanager
@@ -98,15 +97,12 @@ def faked() -> Iterator[FakeTensorMode]:
 def bare(module: torch.nn.Module) -> Iterator[None]:
     """Remove the hooks by which FSDP2 gathers and frees parameters."""
     hooks = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks")
-    inner = [one for one in module.modules() if isinstance(one, FSDPModule)]
-    kept = [(one, name, dict(getattr(one, name))) for one in inner for name in hooks]
-    for one, name, _ in kept:
-        getattr(one, name).clear()
-    try:
+    units = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    with ExitStack() as stack:
+        for registered in (getattr(unit, name) for unit in units for name in hooks):
+            stack.callback(registered.update, dict(registered))
+            registered.clear()
         yield
-    finally:
-        for one, name, before in kept:
-            getattr(one, name).update(before)
 
 
 def fake_leaf(tensor: torch.Tensor, learned: bool) -> torch.Tensor:
@@ -131,11 +127,11 @@ def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {key: mapped(one, change) for key, one in value.items()}
+        return {key: mapped(inner, change) for key, inner in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(one, change) for one in value))
+        return type(value)(*(mapped(inner, change) for inner in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(mapped(one, change) for one in value)
+        return type(value)(mapped(inner, change) for inner in value)
     return value
 
 
@@ -165,7 +161,7 @@ class RecordedWorkload:
     @property
     def flops(self) -> float:
         """FLOPs of forward's products on one sample, as counted by publications."""
-        shapes = [(one.elements,) for one in self.recording.inputs]
+        shapes = [(sample.elements,) for sample in self.recording.inputs]
         return forward_flops(self.graph, shapes).products
 
     def workload(self, path: str, **keys: Any) -> dict[str, Any]:
@@ -362,7 +358,7 @@ class RecordingTape(TorchDispatchMode):
         return self._made_by[max(before)] if before and sequence < LEAF else self._last
 
     def _note_forward(
-        self, func: Any, launched: OperatorKernels, given: list[torch.Tensor], out: Any
+        self, func: Any, launched: OperatorKernels, inputs: list[torch.Tensor], out: Any
     ) -> None:
         nodes = range(self._since, self._sequence())
         self._since = nodes.stop
@@ -375,16 +371,16 @@ class RecordingTape(TorchDispatchMode):
         number = len(self.ran)
         for node in nodes:
             self._made_by[node] = number
-        for tensor in given:
+        for tensor in inputs:
             for node in self._views.pop(storage_of(tensor), ()):
                 self._made_by[node] = number
-        stores = list(dict.fromkeys(storage_of(tensor) for tensor in given))
+        stores = list(dict.fromkeys(storage_of(tensor) for tensor in inputs))
         self.ran.append(
             Ran(
                 f"{self._path[-1]}.{func.overloadpacket.__name__}".lstrip("."),
                 launched,
                 [self.value_of[store] for store in stores if store in self.value_of],
-                list(dict.fromkeys(self.name_of[one] for one in stores if one in self.name_of)),
+                list(dict.fromkeys(self.name_of[s] for s in stores if s in self.name_of)),
                 moved(made[:1]).elements if made else 0.0,
             )
         )
@@ -444,7 +440,7 @@ def calls_of(small: Taped, large: Taped | None) -> list[RecordedCall]:
     split = _Split(small, large)
     pairs = zip(small.tape.ran, other.tape.ran, strict=True)
     order = {name: place for place, name in enumerate(small.tape.ready)}
-    return [_call(number, one, two, split, names, order) for number, (one, two) in enumerate(pairs)]
+    return [_call(number, *pair, split, names, order) for number, pair in enumerate(pairs)]
 
 
 class _Split:
@@ -453,21 +449,22 @@ class _Split:
     def __init__(self, small: Taped, large: Taped | None) -> None:
         self.small, self.large = small, large
 
-    def of(self, one: float, two: float) -> tuple[float, float]:
+    def of(self, small: float, large: float) -> tuple[float, float]:
+        batch = self.small.batch
         if self.large is None:
-            return one / self.small.batch, 0.0
-        each = (two - one) / (self.large.batch - self.small.batch)
-        if each < 0 or one - each * self.small.batch < 0:  # not linear: exact for the small one
-            return one / self.small.batch, 0.0
-        return each, one - each * self.small.batch
+            return small / batch, 0.0
+        per_sample = (large - small) / (self.large.batch - batch)
+        if per_sample < 0 or small - per_sample * batch < 0:  # not linear: exact for the small one
+            return small / batch, 0.0
+        return per_sample, small - per_sample * batch
 
-    def kernels(self, one: Sequence[Sizes], two: Sequence[Sizes]) -> Iterator[KernelSizes]:
-        if len(one) != len(two):
+    def kernels(self, smalls: Sequence[Sizes], larges: Sequence[Sizes]) -> Iterator[KernelSizes]:
+        if len(smalls) != len(larges):
             raise SimdpError(
                 "workload: backward launches other kernels when the batch is twice as large; give "
                 "scales=False, to take the batch as one sample."
             )
-        for small, large in zip(one, two, strict=True):
+        for small, large in zip(smalls, larges, strict=True):
             elements, fixed_elements = self.of(small.elements, large.elements)
             nbytes, fixed_nbytes = self.of(small.nbytes, large.nbytes)
             flops = small.flops / self.small.batch
@@ -476,30 +473,29 @@ class _Split:
 
 def _call(
     number: int,
-    one: Ran,
-    two: Ran,
+    small: Ran,
+    large: Ran,
     split: _Split,
     names: dict[str, int],
     order: dict[str, int],
 ) -> RecordedCall:
-    small = split.small
-    learned = sorted(one.learned, key=lambda name: order.get(name, len(order)))
+    learned = sorted(small.learned, key=lambda name: order.get(name, len(order)))
     return RecordedCall(
-        name=one.name,
-        policy=one.launched.policy,
-        takes=tuple(one.takes),
-        elements=round(split.of(one.elements, two.elements)[0]),
+        name=small.name,
+        policy=small.launched.policy,
+        takes=tuple(small.takes),
+        elements=round(split.of(small.elements, large.elements)[0]),
         learned=tuple(names[name] for name in learned),
-        products=one.launched.products / small.batch,
-        forward=tuple(split.kernels(one.launched.kernels, two.launched.kernels)),
-        backward=tuple(split.kernels(one.backward, two.backward)),
-        keeps=_kept(number, one, two, split),
+        products=small.launched.products / split.small.batch,
+        forward=tuple(split.kernels(small.launched.kernels, large.launched.kernels)),
+        backward=tuple(split.kernels(small.backward, large.backward)),
+        keeps=_kept(number, small, large, split),
     )
 
 
-def _kept(number: int, one: Ran, two: Ran, split: _Split) -> KeptSizes:
-    inputs, output, own = _sorted_out(number, one, split.small.tape)
-    other = own if split.large is None else _sorted_out(number, two, split.large.tape)[2]
+def _kept(number: int, small: Ran, large: Ran, split: _Split) -> KeptSizes:
+    inputs, output, own = _sorted_out(number, small, split.small.tape)
+    other = own if split.large is None else _sorted_out(number, large, split.large.tape)[2]
     elements, fixed_elements = split.of(own.elements, other.elements)
     nbytes, fixed_nbytes = split.of(own.nbytes, other.nbytes)
     return KeptSizes(inputs, output, elements, nbytes, fixed_elements, fixed_nbytes)

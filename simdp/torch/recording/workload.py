@@ -9,7 +9,7 @@ import torch
 
 from simdp.errors import SimdpError
 from simdp.torch.kernels import tensors_in
-from simdp.torch.recording.sharded import optimizer_keys
+from simdp.torch.recording.sharded import optimizer_of
 from simdp.torch.recording.tape import (
     AsOnDevices,
     RecordedWorkload,
@@ -81,23 +81,20 @@ def workload(
     first, larger = taped[0], taped[1] if scales else None
     if not scales:
         first = first._replace(batch=1)
-    keys = {}
-    if optimizer is not None:
-        names = {id(one): name for name, one in module.named_parameters()}
-        keys["optimizer"] = optimizer_keys(optimizer, names)
+    keys = {} if optimizer is None else {"optimizer": optimizer_of(optimizer, module)}
     recording = _recording(module, first, larger)
     size, ready = batch if scales else 1, tuple(first.tape.ready)
     return RecordedWorkload(recording, size, keys, ready, tuple(first.tape.outputs))
 
 
 def _batch_of(sample: Any) -> int:
-    tensors = [one for one in tensors_in(sample) if one.ndim]
-    if not tensors:
+    first = next((tensor for tensor in tensors_in(sample) if tensor.ndim), None)
+    if first is None:
         raise SimdpError(
             "workload: the sample holds no tensor with an axis; give a batch, such as "
             "torch.empty(8, 3, 224, 224)."
         )
-    return int(tensors[0].shape[0])
+    return int(first.shape[0])
 
 
 def _taped(
@@ -110,10 +107,10 @@ def _taped(
     with faked():
         leaves = {name: fake_leaf(p, p.requires_grad) for name, p in module.named_parameters()}
         buffers = {name: fake_leaf(b, False) for name, b in module.named_buffers()}
-        given = resized(sample, batch, wanted)
+        inputs = resized(sample, batch, wanted)
         aim = resized(target, batch, wanted)
-        tape = RecordingTape(module, leaves, buffers, list(tensors_in([given, aim])))
-        args, kwargs = _arguments(given)
+        tape = RecordingTape(module, leaves, buffers, list(tensors_in([inputs, aim])))
+        args, kwargs = _arguments(inputs)
         try:
             with bare(module), tape.recording(module), AsOnDevices():
                 tensors = {**leaves, **buffers}
@@ -129,27 +126,26 @@ def _taped(
     return Taped(wanted, tape)
 
 
-def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(given, torch.Tensor):
-        return (given,), {}
-    if isinstance(given, dict):
-        return (), given
-    if isinstance(given, Call):
-        return tuple(given.args), given.kwargs
-    return tuple(given), {}
+def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(sample, torch.Tensor):
+        return (sample,), {}
+    if isinstance(sample, dict):
+        return (), sample
+    if isinstance(sample, Call):
+        return tuple(sample.args), sample.kwargs
+    return tuple(sample), {}
 
 
 def _backward(out: Any, target: Any, loss: Loss | None) -> None:
     if loss is not None:
-        found = loss(out) if target is None else loss(out, target)
-        found.backward()
+        (loss(out) if target is None else loss(out, target)).backward()
         return
     own = getattr(out, "loss", None)
     if isinstance(own, torch.Tensor):
         own.backward()
         return
-    ends = [one for one in tensors_in(_plain(out)) if one.requires_grad]
-    torch.autograd.backward(ends, [torch.empty_like(one) for one in ends])
+    ends = [tensor for tensor in tensors_in(_plain(out)) if tensor.requires_grad]
+    torch.autograd.backward(ends, [torch.empty_like(tensor) for tensor in ends])
 
 
 def _plain(out: Any) -> Any:
@@ -173,10 +169,10 @@ def _recording(module: torch.nn.Module, first: Taped, larger: Taped | None) -> R
         inputs=tuple(
             GraphInput(
                 name="x" if number == 0 else f"x{number}",
-                elements=one.numel() // first.batch,
-                integers=not one.is_floating_point(),
+                elements=tensor.numel() // first.batch,
+                integers=not tensor.is_floating_point(),
             )
-            for number, one in enumerate(tape.inputs)
+            for number, tensor in enumerate(tape.inputs)
         ),
         parameters=tuple(Learned(name, shape) for name, shape in shapes.items()),
         frozen=tuple(number for number, is_learned in enumerate(learned) if not is_learned),
