@@ -783,16 +783,16 @@ def test_gallery_draws_its_pictures_and_names_them(say, monkeypatch):
 
 def test_gallery_shows_scenarios_that_are_there():
     gallery = pytest.importorskip("simdp.studies.gallery")
-    plots = pytest.importorskip("simdp.reports.plots")
+    charts = pytest.importorskip("simdp.reports.charts")
     scenarios = Path(__file__).parents[1] / "scenarios"
     for name, kind in gallery.PICTURES:
         assert (scenarios / f"{name}.yaml").is_file()
-        assert kind in plots.PLOTS
+        assert kind in charts.CHARTS
     for name in gallery.COMPARISONS:
         assert (scenarios / f"{name}.yaml").is_file()
     for _, folder, kind in gallery.VALIDATIONS:
         assert (scenarios / "validation" / folder).is_dir()
-        assert kind in plots.PLOTS
+        assert kind in charts.CHARTS
 
 
 # Lines on standard error -------------------------------------------------------------------------

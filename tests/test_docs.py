@@ -44,17 +44,17 @@ def name(page):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty folder for a page, with the repository's scenarios, tests and records."""
-    from simdp.reports.plots import PLOTS
+    from simdp.reports.charts import CHARTS
 
     for shared in ("scenarios", "tests", "records"):
         (tmp_path / shared).symlink_to(ROOT / shared)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.syspath_prepend(str(tmp_path))
-    plots = dict(PLOTS)
+    charts = dict(CHARTS)
     yield tmp_path
-    PLOTS.clear()
-    PLOTS.update(plots)
+    CHARTS.clear()
+    CHARTS.update(charts)
 
 
 @pytest.mark.long

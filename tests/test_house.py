@@ -55,7 +55,7 @@ OFF_THE_FLOORS = {"", "__main__", "probes"}
 HOMES = {
     "distributed": ("studies.executor.dask",),
     "jinja2": ("reports.page",),
-    "matplotlib": ("reports",),
+    "matplotlib": ("reports.plots",),
     "networkx": (),
     "pandas": ("results.result",),
     "pint": ("units",),
@@ -506,7 +506,6 @@ FAMILIES = (
     "cluster.topologies",
     "job.recovery",
     "job.targets",
-    "reports.plots",
     "strategies",
     "strategies.comm_hooks",
     "workload.compute",

@@ -370,7 +370,7 @@ OUTPUTS = (
     *("report.html", "report.md", "collectives_against_measured.png", "throughput_*.png"),
     "traces/rank*.pt.trace.json.gz",
 )
-"""What any command writes into its folder, besides pictures of `PLOTS`."""
+"""What any command writes into its folder, besides pictures of `CHARTS`."""
 
 MARKS = {
     ".json": b'"simdp"',
@@ -438,9 +438,9 @@ def earlier_files(folder: Path, *patterns: str) -> Iterator[str]:
     """Name the files that an earlier run of any command may have left, and patterns."""
     yield from (*OUTPUTS, *patterns)
     if any(folder.glob("*.png")):
-        from simdp.reports.plots import PLOTS  # takes a second
+        from simdp.reports.charts import CHARTS
 
-        yield from (f"{kind}.png" for kind in PLOTS)
+        yield from (f"{kind}.png" for kind in CHARTS)
 
 
 PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")

@@ -20,42 +20,6 @@ class Tile(NamedTuple):
     note: str = ""  # a few words below it; may be empty
 
 
-class Axis(NamedTuple):
-    """An axis of a chart."""
-
-    label: str  # with its unit: ``"Step time [ms]"``
-    # ``category``: the series' places are names; ``log2``: ticks at the places
-    scale: Literal["value", "log", "log2", "category"] = "value"
-    unit: str = ""  # behind values; may be empty
-    from_zero: bool = False  # start a horizontal axis at 0, as vertical ones always do
-
-
-class Series(NamedTuple):
-    """A line of a chart, a set of points, bars, or an area."""
-
-    name: str  # for the legend
-    x: Sequence[float] | Sequence[str]  # names on a category axis
-    y: Sequence[float | None]  # None is a gap
-    # ``points`` are open markers, as for measurements; an ``area`` reaches down to the series that
-    # it is stacked on; ``steps`` is an area whose values last until the next
-    look: Literal["line", "points", "bar", "area", "steps"] = "line"
-    low: Sequence[float | None] = ()  # band around the line, such as an interval
-    high: Sequence[float | None] = ()
-    color: str = ""  # ``"#RRGGBB"``; empty: the next of `simdp.reports.theme.SERIES`
-    hatch: str = ""  # Matplotlib's pattern, which repeats the colour's meaning
-    dashed: bool = False  # for theory
-    stack: str = ""  # series of one name are stacked
-    labels: Sequence[str] = ()  # names beside the points; empty for none
-
-
-class ReferenceLine(NamedTuple):
-    """A line across a chart, such as a capacity."""
-
-    text: str  # written at its end
-    value: float  # position on its axis
-    axis: Literal["x", "y"] = "y"
-
-
 @dataclass(frozen=True)
 class Section:
     """A part of a page."""
@@ -98,20 +62,6 @@ class Table(Section):
     # whether each column holds figures, which a terminal aligns right
     figures: Sequence[bool] = field(default=(), kw_only=True)
     num_keys: int = field(default=0, kw_only=True)  # number of first columns that name a row
-
-
-@dataclass(frozen=True)
-class Chart(Section):
-    """Lines, points, bars and areas over one pair of axes."""
-
-    kind = "chart"
-
-    x: Axis
-    y: Axis
-    series: Sequence[Series] = ()
-    marks: Sequence[ReferenceLine] = ()  # lines across
-    said: str = ""  # text alternative; a table below has the data
-    sideways: bool = False  # horizontal bars: ``x`` goes down, ``y`` to the right
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from simdp.arrays import grouped
 from simdp.reports import validation as words
+from simdp.reports.charts import fitting
 from simdp.reports.figures import WIDTH, percent, sentence
-from simdp.reports.plots import fitting
 from simdp.reports.sections import markdown_table as _table
 from simdp.reports.sections import table_of
 from simdp.reports.validation import Column

@@ -14,8 +14,9 @@ from ranks_left import no_rank_is_left
 import simdp.distributed as dist
 from simdp.distributed.launch import find, run_script
 from simdp.errors import ProgramError, ScenarioError
-from simdp.reports import theme
-from simdp.reports.plots.timeline import TimelinePlot
+from simdp.reports.charts import CHARTS
+from simdp.reports.plots import draw
+from simdp.reports.plots.style import style
 
 # Results ----------------------------------------------------------------------------------------
 
@@ -538,9 +539,8 @@ def test_a_cluster_that_is_nowhere_names_the_machines():
 
 def test_a_picture_is_called_by_its_program_and_names_no_step(box):
     study = dist.launch(busy, 4, cluster=box).study(one_lane=True)
-    with theme.style():
-        _, (ax,) = theme.new_figure(1, 4)
-        TimelinePlot().draw(study, ax)
+    with style():
+        _, (ax,) = draw(CHARTS["timeline"].picture(study))
     words = [ax.get_xlabel(), *(text.get_text() for text in ax.texts)]
     assert ax.get_title(loc="left") == "Timeline of busy"
     assert not [word for word in words if "step" in word]

@@ -16,13 +16,13 @@ page.charts = (() => {
       splitLine: { show: axis.scale !== "category", lineStyle: { color: page.ink("faint") } },
       minorSplitLine: { show: false },
     };
-    if (axis.scale === "log2") {
-      const ticks = [...new Set(names)].sort((a, b) => a - b);
-      return { ...made, type: "log", logBase: 2, min: ticks[0] / 1.1, max: ticks.at(-1) * 1.1,
-        axisTick: { customValues: ticks }, axisLabel: { ...made.axisLabel, customValues: ticks, formatter: page.short } };
-    }
+    const texts = axis.ticks && new Map(axis.ticks);
+    const ticks = texts ? [...texts.keys()] : [...new Set(names)];
+    const places = { axisTick: { customValues: ticks }, axisLabel: { ...made.axisLabel, customValues: ticks, formatter: (value) => texts?.get(value) ?? page.short(value) } };
+    if (axis.scale === "log2") return { ...made, ...places, type: "log", logBase: 2, min: Math.min(...ticks) / 1.1, max: Math.max(...ticks) * 1.1 };
     if (axis.scale === "category") return { ...made, data: names, axisTick: { show: false } };
-    return { ...made, scale: isAcross && !axis.from_zero, axisLabel: { ...made.axisLabel, formatter: page.short } };
+    if (texts) return { ...made, ...places, scale: true };
+    return { ...made, scale: axis.is_near || (isAcross && !axis.from_zero), axisLabel: { ...made.axisLabel, formatter: page.short } };
   };
 
   const namesOf = (series) => [...new Set(series.flatMap((one) => one.x))];

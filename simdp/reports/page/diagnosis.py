@@ -7,21 +7,10 @@ from dataclasses import replace
 from shlex import join
 
 from simdp.reports import diagnosis_table, difference_table, theme
+from simdp.reports.charts.chart import Axis, Chart, Series
+from simdp.reports.charts.sweep import STEP_PARTS as FILLS
 from simdp.reports.figures import Row, TableCell, figure, nbytes, number, percent, seconds
-from simdp.reports.plots.sweep import STEP_PARTS as FILLS
-from simdp.reports.sections import (
-    Axis,
-    Chart,
-    Page,
-    Section,
-    Series,
-    Source,
-    Summary,
-    Table,
-    Tile,
-    Verdict,
-    table_of,
-)
+from simdp.reports.sections import Page, Section, Source, Summary, Table, Tile, Verdict, table_of
 from simdp.results.comparison import Difference, PointDifference
 from simdp.results.diagnosis import Diagnosis
 

@@ -8,21 +8,11 @@ from simdp.files import format_yaml
 from simdp.keys import PLAIN_KEYS, short_key, written
 from simdp.reports import figures, plan_table
 from simdp.reports.captions import about_scenario
+from simdp.reports.charts.chart import Axis, Chart, ReferenceLine, Series
+from simdp.reports.charts.sweep import steps
 from simdp.reports.figures import Row, TableCell, duration, money, nbytes, percent, seconds
-from simdp.reports.page.run import closing, steps
-from simdp.reports.sections import (
-    Axis,
-    Chart,
-    Page,
-    ReferenceLine,
-    Section,
-    Series,
-    Source,
-    Summary,
-    Table,
-    Tile,
-    Verdict,
-)
+from simdp.reports.page.run import closing
+from simdp.reports.sections import Page, Section, Source, Summary, Table, Tile, Verdict
 from simdp.results.plan import Option, PlanResult
 
 

@@ -11,6 +11,7 @@ import re
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,8 +21,9 @@ from markupsafe import Markup
 
 from simdp.files import read_text
 from simdp.reports import theme
+from simdp.reports.charts.chart import Axis, Chart, Series, Values
 from simdp.reports.figures import TableCell
-from simdp.reports.sections import Chart, Ledger, LinkGraph, Page, Section, Timeline
+from simdp.reports.sections import Ledger, LinkGraph, Page, Section, Timeline
 
 HERE = Path(__file__).parent
 ECHARTS = HERE / "echarts-6.1.0" / "echarts.min.js"
@@ -94,15 +96,35 @@ def data_of(section: Section) -> Any:
     """Make the plain data of a section for the scripts; None without scripts."""
     if isinstance(section, Chart):
         return {
-            "x": section.x._asdict(),
-            "y": section.y._asdict(),
-            "series": [one._asdict() for one in section.series],
-            "marks": [one._asdict() for one in section.marks],
+            "x": _axis(section.x),
+            "y": _axis(section.y),
+            "series": [_series(series) for series in section.series if len(series.x)],
+            "marks": [mark._asdict() for mark in section.marks],
             "sideways": section.sideways,
         }
     if isinstance(section, LinkGraph):
         return {"nodes": section.nodes, "links": section.links}
     return section.data if isinstance(section, Ledger | Timeline) else None
+
+
+def _axis(axis: Axis) -> dict[str, object]:
+    ticks = None if axis.ticks is None else list(axis.ticks.items())
+    fields = ("label", "scale", "unit", "from_zero", "is_near")
+    return {name: getattr(axis, name) for name in fields} | {"ticks": ticks}
+
+
+def _series(series: Series) -> dict[str, object]:
+    """Write what the page draws of a series; what is not finite is a gap."""
+    fields = ("name", "look", "color", "hatch", "dashed", "stack", "labels")
+    places = [x if isinstance(x, str) else float(x or 0.0) for x in series.x]
+    low, high = _known(series.low), _known(series.high)
+    ends = {"low": low, "high": high} if any(end is not None for end in low) else {}
+    columns = {"x": places, "y": _known(series.y), "low": [], "high": [], **ends}
+    return {name: getattr(series, name) for name in fields} | columns
+
+
+def _known(values: Values) -> list[float | None]:
+    return [float(v) if v is not None and isfinite(v) else None for v in values]
 
 
 def looks() -> dict[str, Any]:

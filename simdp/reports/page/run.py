@@ -4,73 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from shlex import join
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from simdp.arrays import Floats, Ints
 from simdp.files import format_yaml
-from simdp.reports import figures, table, theme
+from simdp.reports import figures, table
 from simdp.reports.answers import less, of_run, rates, step_shares
+from simdp.reports.charts.memory import memory_over_step
+from simdp.reports.charts.sweep import steps
 from simdp.reports.figures import TableCell, nbytes, percent, seconds
 from simdp.reports.page.timeline import timeline
-from simdp.reports.plots.labels import evenly, point_names
-from simdp.reports.plots.loss import MAX_LINES, floats, log_span, loss_label
-from simdp.reports.plots.memory import FAR, capacity, doing_at, fullest_step, rest, shown_parts
-from simdp.reports.plots.sweep import STEP_PARTS
-from simdp.reports.sections import (
-    Axis,
-    Chart,
-    LinkGraph,
-    ReferenceLine,
-    Section,
-    Series,
-    Source,
-    Summary,
-    Table,
-    Tile,
-    Verdict,
-)
-from simdp.results.memory import MEMORY_PARTS
+from simdp.reports.sections import LinkGraph, Section, Source, Summary, Table, Tile, Verdict
 from simdp.results.metrics import per_rank
-from simdp.results.result import Advice, Result, Study
-
-
-def steps(
-    title: str,
-    names: Sequence[str],
-    parts: Sequence[Mapping[str, float]],
-    *,
-    axis: str = "",
-    said: str = "",
-    note: str = "",
-) -> Chart:
-    """Draw the parts of steps as stacked bars; ``parts`` have the keys of `PARTS` [s]."""
-    longest = max(sum(one.get(key, 0.0) for key in STEP_PARTS) for one in parts)
-    unit, per_second = theme.time_unit(longest)
-    series = [
-        Series(
-            name,
-            list(names),
-            [one.get(key, 0.0) * per_second for one in parts],
-            "bar",
-            color=fill.color,
-            hatch=fill.hatch,
-            stack="step",
-        )
-        for key, (name, fill) in STEP_PARTS.items()
-        if any(one.get(key) for one in parts)
-    ]
-    return Chart(
-        title,
-        Axis(axis, "category"),
-        Axis(f"Time [{unit}], mean over ranks", unit=unit),
-        series,
-        said=said,
-        sideways=True,
-        note=note,
-    )
-
+from simdp.results.result import Advice, Result
 
 LEAD, BETWEEN = "the link from ", " to "
 
@@ -137,56 +84,6 @@ def _table(listed: list[dict[str, Any]], said: str) -> Table:
         note=f"{said} Busy is the part of its bandwidth that a link's bytes take.",
         folded=True,
     )
-
-
-MOST_INSTANTS = 1500  # instants of the areas; of more the fullest of neighbours stay
-
-
-def memory(result: Result) -> list[Chart]:
-    """Draw the memory over a step; nothing without a memory trace."""
-    if result.trace is None or not any(held.step >= 0 for held in result.trace.memory):
-        return []
-    found = fullest_step(result)
-    total, room = found.kept.sum(axis=1), capacity(result, found.ranks[0])
-    is_near = bool(room <= FAR * total.max())
-    time_unit, per_second = theme.time_unit(found.end - found.begin)
-    unit, scale = theme.nbytes_unit(max(total.max(), room if is_near else 0.0))
-    kept = _thinned(found.at, total)
-    times = ((found.at[kept] - found.begin) * per_second).tolist()
-    parts = shown_parts(found.kept)
-    areas = [(MEMORY_PARTS[part], found.kept[kept, part]) for part in parts]
-    areas.append(("the rest", rest(found.kept, parts)[kept]))
-    series = [_area(name, times, heights / scale) for name, heights in areas if heights.any()]
-    ranks = f"rank {found.ranks[0]}" + f" to {found.ranks[-1]}" * (len(found.ranks) > 1)
-    peak = f"{nbytes(total[found.peak])}{doing_at(result, found)}"
-    return [
-        Chart(
-            "Memory over a step",
-            Axis(f"Time since the start of step {found.step + 1} [{time_unit}]", unit=time_unit),
-            Axis(f"Device memory [{unit}]", unit=unit),
-            series,
-            [ReferenceLine(f"capacity {nbytes(room)}", room / scale)] * is_near,
-            said=f"What the fullest device, of {ranks}, keeps: at most {peak}, of {nbytes(room)}.",
-        )
-    ]
-
-
-def _area(name: str, times: list[float], heights: Floats) -> Series:
-    fill = theme.PART_FILLS.get(name, theme.FillStyle(theme.WAIT, "", "none", theme.INK))
-    said = name.replace("_", " ")
-    return Series(
-        said, times, heights.tolist(), "steps", color=fill.color, hatch=fill.hatch, stack="memory"
-    )
-
-
-def _thinned(at: Floats, total: Floats) -> Ints:
-    """Choose the fullest of close instants, with both ends."""
-    span = at[-1] - at[0] or 1.0
-    bins = np.floor((at - at[0]) / span * MOST_INSTANTS)
-    same = bins if len(np.unique(at)) > MOST_INSTANTS else at
-    order = np.lexsort((total, same))
-    last = np.append(same[order][1:] != same[order][:-1], True)
-    return np.sort(order[last])
 
 
 MOST_ROWS = 256  # ranks in the table; of more the longest computing ones, and the first
@@ -274,7 +171,7 @@ def pictures(result: Result) -> list[Section]:
         *timeline(result),
         *stragglers(result),
         *every_rank(result),
-        *memory(result),
+        *filter(None, [memory_over_step(result)]),
         *links(result),
     ]
 
@@ -349,56 +246,3 @@ def closing(
             name=name,
         ),
     ]
-
-
-def loss(study: Study) -> list[Chart]:
-    """Draw the loss; nothing without numerics."""
-    points = [point for point in study.points if point.metrics.loss]
-    if not points:
-        return []
-    chosen = evenly(len(points), MAX_LINES)
-    names = point_names(points)
-    series = [_line(points[i], names[i], len(points) == 1) for i in chosen]
-    left_out = len(points) - len(chosen)
-    return [
-        Chart(
-            "Loss",
-            Axis("Step [number, from 1]"),
-            Axis(loss_label(study), _scale(points)),
-            series,
-            said=_loss_sentence(points),
-            note=f"{left_out} of {len(points)} points are left out." if left_out else "",
-        )
-    ]
-
-
-def _loss_sentence(points: Sequence[Result]) -> str:
-    if len(points) > 1:
-        return f"How the loss falls at {len(points)} points."
-    first, last = ((points[0].metrics.loss or [None])[at] for at in (0, -1))
-    text = f"The mean over ranks, from {figures.number(first)} to {figures.number(last)}"
-    return text + "; the band reaches over all ranks." * bool(points[0].metrics.loss_per_rank)
-
-
-def _line(point: Result, name: str, alone: bool) -> Series:
-    values = point.metrics.loss or []
-    low: list[float | None] = []
-    high: list[float | None] = []
-    if alone and point.metrics.loss_per_rank:
-        ranks = floats(point.metrics.loss_per_rank)
-        finite = np.isfinite(ranks)
-        least = np.where(finite, ranks, np.inf).min(axis=1)
-        most = np.where(finite, ranks, -np.inf).max(axis=1)
-        there = finite.any(axis=1)
-        low, high = (_loss_where(np.where(there, ends, np.nan)) for ends in (least, most))
-    steps = list(range(1, len(values) + 1))
-    return Series(name or "mean over ranks", steps, _loss_where(floats(values)), low=low, high=high)
-
-
-def _loss_where(values: Floats) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
-
-
-def _scale(points: Sequence[Result]) -> Literal["value", "log"]:
-    """Choose a logarithmic axis for a loss that falls far, as in the picture of it."""
-    return "log" if log_span([floats(point.metrics.loss) for point in points]) else "value"

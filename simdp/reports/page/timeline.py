@@ -17,9 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array, Bools, Ints
+from simdp.reports.charts.timeline import (
+    MAX_ROWS,
+    PIXEL,
+    TimeWindow,
+    choose,
+    groups,
+    listed,
+    row_name,
+    window_of,
+)
 from simdp.reports.figures import seconds
-from simdp.reports.plots.bars import PIXEL, TimeWindow, window_of
-from simdp.reports.plots.timeline import MAX_ROWS, choose, groups, listed, row_name
 from simdp.reports.rank_rows import changes, slow_ranks
 from simdp.reports.sections import Timeline
 from simdp.results.result import Result

@@ -7,22 +7,10 @@ from shlex import join
 
 from simdp.reports import theme
 from simdp.reports import validation as words
+from simdp.reports.charts.validation import against
 from simdp.reports.figures import number, percent, sentence
-from simdp.reports.sections import (
-    Axis,
-    Chart,
-    Page,
-    Section,
-    Series,
-    Source,
-    Summary,
-    Tile,
-    Verdict,
-    table_of,
-)
+from simdp.reports.sections import Page, Section, Source, Summary, Tile, Verdict, table_of
 from simdp.results.validation import LeftOut, TimeComparison, Validation
-
-BAND = 0.10  # error that lines beside the diagonal mark
 
 
 def page(
@@ -116,38 +104,6 @@ def _summaries(found: Validation, left_out: LeftOut | None) -> Iterator[Section]
         yield table_of("Step times", words.SUMMARY_COLUMNS, rows, words.EXPLAINED)
     if found.rows:
         yield table_of("Collectives", words.TABLE_COLUMNS, words.table_rows(found), words.EXPLAINED)
-
-
-def against(found: Validation) -> Iterator[Section]:
-    """Draw simulated over measured times with intervals, by cluster."""
-    for what, every in (("steps", found.points), ("collectives", found.rows)):
-        if not every:
-            continue
-        unit, per_second = theme.time_unit(max(one.measured for one in every))
-        series = []
-        for cluster in found.clusters:
-            here = [one for one in every if one.cluster == cluster]
-            if here:
-                series.append(
-                    Series(
-                        cluster,
-                        [one.measured * per_second for one in here],
-                        [one.simulated * per_second for one in here],
-                        "points",
-                        [one.low * per_second for one in here],
-                        [one.high * per_second for one in here],
-                    )
-                )
-        ends = [end([one.measured for one in every]) * per_second for end in (min, max)]
-        for name, factor in (("equal", 1.0), ("+10 %", 1 + BAND), ("-10 %", 1 - BAND)):
-            series.append(Series(name, ends, [end * factor for end in ends], dashed=True))
-        yield Chart(
-            f"Simulated against measured {what}",
-            Axis(f"Measured [{unit}]", "log", unit),
-            Axis(f"Simulated [{unit}]", "log", unit),
-            series,
-            said="A point for each measured time; its bar is the 90 % interval of the simulation.",
-        )
 
 
 def _points(found: Validation) -> Iterator[Section]:

@@ -12,6 +12,7 @@ from trace_maker import job as traces_of
 import simdp
 from simdp.reports import difference_table, job_table, sweep_table
 from simdp.reports import validation as validation_words
+from simdp.reports.charts.chart import Chart
 from simdp.reports.figures import (
     interval,
     large_number,
@@ -23,7 +24,7 @@ from simdp.reports.figures import (
     speedup,
 )
 from simdp.reports.page import KINDS, page_of, write
-from simdp.reports.sections import Chart, Ledger, Summary, Table, Verdict
+from simdp.reports.sections import Ledger, Summary, Table, Verdict
 from simdp.results.audit import (
     AuditReport,
     Check,

@@ -5,8 +5,9 @@ from browser import chromium, opened, written
 from for_each import for_each
 from test_kinds import MADE, texts
 
+from simdp.reports.charts.chart import Chart
 from simdp.reports.page import page_of
-from simdp.reports.sections import Chart, Table
+from simdp.reports.sections import Table
 from simdp.reports.shown import as_html
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

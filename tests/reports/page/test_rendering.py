@@ -6,14 +6,12 @@ from io import BytesIO
 
 import pytest
 
+from simdp.reports.charts.chart import Axis, Chart, Series
 from simdp.reports.figures import Row, TableCell
 from simdp.reports.page import KINDS, write
 from simdp.reports.page.rendering import ECHARTS, render
 from simdp.reports.sections import (
-    Axis,
-    Chart,
     Page,
-    Series,
     Source,
     Summary,
     Table,

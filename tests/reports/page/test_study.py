@@ -9,9 +9,10 @@ from for_each import for_each
 
 import simdp
 from simdp.reports import table
+from simdp.reports.charts.scaling import scaling_charts
+from simdp.reports.charts.sweep import sweep_charts
 from simdp.reports.page import run, write
 from simdp.reports.page import sweep as pages
-from simdp.reports.page.sweep import curves, scaling
 from simdp.reports.sections import Source, Summary
 from simdp.scenario import checked
 
@@ -75,7 +76,9 @@ def test_a_page_is_small_and_the_same_twice(small_run):
 
 
 @pytest.mark.slow
-@for_each(("key", "make"), [("cluster.world_size", scaling), ("workload.microbatch", curves)])
+@for_each(
+    ("key", "make"), [("cluster.world_size", scaling_charts), ("workload.microbatch", sweep_charts)]
+)
 def test_the_interval_of_a_swept_step_is_a_band(key, make):
     raw = {
         "cluster": {"machine": "dgx-h100", "world_size": 4},
@@ -85,7 +88,7 @@ def test_the_interval_of_a_swept_step_is_a_band(key, make):
     }
     study = simdp.sweep(checked(raw, Path()))
     step_time = make(study)[0]
-    (line,) = step_time.series
+    line = step_time.series[0]
     wanted = [point.metrics["interval_s"] for point in study.points]
     for ends, number in ((line.low, 0), (line.high, 1)):
         ratios = np.array(ends) / [one[number] for one in wanted]

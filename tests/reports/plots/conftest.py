@@ -10,8 +10,9 @@ from measured_times import two_clusters
 
 import simdp
 from simdp.cluster import Cluster
-from simdp.reports import theme
-from simdp.reports.plots import PLOTS
+from simdp.reports.charts import CHARTS
+from simdp.reports.plots import draw
+from simdp.reports.plots.style import style
 from simdp.results.calibration import CalibrationStudy, StepCalibration
 from simdp.results.collective import CollectiveStudy
 from simdp.results.comparison import Comparison
@@ -131,18 +132,17 @@ def fit(grid, microbatches, overlaps, uneven, collectives):
     drawn = {CollectiveStudy: collectives, Validation: two_clusters()}
     drawn |= {CalibrationStudy: calibration(), StepCalibration: step_calibration()}
     drawn |= {Comparison: comparison(), JobStudy: three_jobs()}
-    return lambda kind: of_one.get(kind) or drawn.get(PLOTS[kind].reads, grid)
+    return lambda kind: of_one.get(kind) or drawn.get(CHARTS[kind].reads, grid)
 
 
 @pytest.fixture
 def drawn():
-    """Draw a plot of a study on fresh axes, and lay them out."""
+    """Draw a kind of picture of a study, and lay it out."""
 
-    def draw(plot, study):
-        with theme.style():
-            figure, axes = theme.new_figure(plot.num_axes, plot.num_rows(study), plot.widths)
-            plot.draw(study, *axes)
+    def drawn(kind, study):
+        with style():
+            figure, axes = draw(CHARTS[kind].picture(study))
             figure.draw_without_rendering()
         return axes
 
-    return draw
+    return drawn

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from for_each import for_each
 
-from simdp.reports import theme
-from simdp.reports.plots.bars import blocks, fits, shorter
+from simdp.reports.plots.spans import blocks, fits, shorter
+from simdp.reports.plots.style import TINY_SIZE, text_width
 
 
 def evenly_spaced(layers, width):
@@ -47,14 +47,14 @@ def test_only_buckets_are_called_b():
 
 
 def test_a_name_needs_its_own_width_and_a_little_more():
-    width = theme.text_width("bucket 0", theme.TINY_SIZE)
+    width = text_width("bucket 0", TINY_SIZE)
     assert not fits("bucket 0", width)
     assert fits("bucket 0", width + 3)
 
 
 def test_the_width_of_a_text_grows_with_its_letters_and_its_size():
-    assert theme.text_width("ii", 8) < theme.text_width("mm", 8)
-    assert theme.text_width("mm", 16) == pytest.approx(2 * theme.text_width("mm", 8), rel=0.05)
+    assert text_width("ii", 8) < text_width("mm", 8)
+    assert text_width("mm", 16) == pytest.approx(2 * text_width("mm", 8), rel=0.05)
 
 
 RESNET = [f"layer{i}.{j}.{name}" for i in (1, 2, 3) for j in (0, 1) for name in ("conv1", "bn1")]

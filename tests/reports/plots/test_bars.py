@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from simdp.reports.plots.bars import PIXEL, TimeWindow, bars_of
+from simdp.reports.charts.timeline import PIXEL, TimeWindow
+from simdp.reports.plots.spans import bars_of
 from simdp.results.trace import COMM_LANE, TraceBuilder
 
 LENGTH = 1.0

@@ -6,19 +6,18 @@ import numpy as np
 from calibrated import calibration
 
 from simdp.reports import theme
-from simdp.reports.plots import fitting
-from simdp.reports.plots.bandwidth import FitPlot
-from simdp.reports.plots.labels import ABOUT
+from simdp.reports.charts import fitting
+from simdp.reports.plots.text import ABOUT
 
 
 def test_two_sizes_are_needed():
     study = calibration()
     assert fitting(study) == ["fit"]
-    assert not FitPlot().fits(dataclasses.replace(study, points=study.points[:1]))
+    assert "fit" not in fitting(dataclasses.replace(study, points=study.points[:1]))
 
 
 def test_open_circles_are_measured_and_lines_fitted(drawn):
-    top, _ = drawn(FitPlot(), calibration())
+    top, _ = drawn("fit", calibration())
     circles = [line for line in top.lines if line.get_markerfacecolor() == "none"]
     (measured,) = circles
     assert np.allclose(measured.get_xydata(), [(1024, 1.792e-2), (2**20, 9.175)], rtol=1e-3)
@@ -31,7 +30,7 @@ def test_open_circles_are_measured_and_lines_fitted(drawn):
 
 
 def test_errors_stand_below_and_large_ones_at_the_edge(drawn):
-    _, bottom = drawn(FitPlot(), calibration())
+    _, bottom = drawn("fit", calibration())
     errors = next(line for line in bottom.lines if len(line.get_xdata()) == 2
                   and line.get_linestyle() == "None")  # fmt: skip
     assert np.allclose(errors.get_ydata(), [10, -50])
@@ -41,7 +40,7 @@ def test_errors_stand_below_and_large_ones_at_the_edge(drawn):
 def test_lines_are_named_by_layout_and_by_collective_where_there_are_several(drawn):
     study = calibration()
     more = [dataclasses.replace(point, collective="all_gather") for point in study.points]
-    top, _ = drawn(FitPlot(), dataclasses.replace(study, points=(*study.points, *more)))
+    top, _ = drawn("fit", dataclasses.replace(study, points=(*study.points, *more)))
     names = {text.get_text() for text in top.texts}
     assert {"all_reduce, 1 x 8 GPUs", "all_gather, 1 x 8 GPUs"} <= names
 

@@ -7,19 +7,19 @@ import pytest
 from jobs_drawn import HOUR, job, one_job, three_jobs
 from matplotlib.colors import to_hex
 
-from simdp.reports import theme
-from simdp.reports.plots import PLOTS, fitting
-from simdp.reports.plots.job import HEIGHT, LOOKS, shares
+from simdp.reports.charts import CHARTS, fitting
+from simdp.reports.charts.job import LOOKS, shares
+from simdp.reports.plots import draw
+from simdp.reports.plots.axes import STRIP_HEIGHT
+from simdp.reports.plots.style import style
 from simdp.results.job import JobStretch
 
 pytestmark = pytest.mark.slow
 
 
 def drawn(study, kind):
-    plot = PLOTS[kind]()
-    with theme.style():
-        _, axes = theme.new_figure(plot.num_axes, plot.num_rows(study), plot.widths)
-        plot.draw(study, *axes)
+    with style():
+        _, axes = draw(CHARTS[kind].picture(study))
     return axes[0]
 
 
@@ -31,7 +31,7 @@ def test_a_job_has_its_two_pictures():
 def test_a_single_run_is_cut_into_rows_that_hold_all_of_it():
     study = one_job()
     ax = drawn(study, "job_strip")
-    assert PLOTS["job_strip"]().num_rows(study) == 6
+    assert len(ax.get_yticklabels()) == 6
     spent = {}
     for collection in ax.collections:
         (x, y) = collection.get_paths()[0].vertices.T
@@ -39,7 +39,7 @@ def test_a_single_run_is_cut_into_rows_that_hold_all_of_it():
         assert x.max() <= 20 / 6 + 1e-9
         color = to_hex(collection.get_facecolor()[0])
         area = abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1))) / 2
-        spent[color] = spent.get(color, 0.0) + area / HEIGHT
+        spent[color] = spent.get(color, 0.0) + area / STRIP_HEIGHT
     assert sum(spent.values()) == pytest.approx(20.0)
     others = {"checkpoint_save": 0.5, "recovery": 1, "startup": 0.5, "checkpoint_restore": 0.5}
     for what, hours in {**others, "lost": 1.5}.items():
@@ -85,11 +85,12 @@ def test_jobs_of_a_sweep_have_a_row_each():
 
 def test_the_share_of_runs_that_are_done_rises_to_all_of_them():
     ax = drawn(three_jobs(), "job_finish")
-    steps = [line for line in ax.lines if line.get_drawstyle() != "default"]
-    assert len(steps) == 3
-    for line, start in zip(steps, (21.0, 20.0, 23.0), strict=True):
+    shares = [line for line in ax.lines if line.get_linestyle() == "-"]
+    assert len(shares) == 3
+    for line, start in zip(shares, (21.0, 20.0, 23.0), strict=True):
         assert line.get_xdata()[0] == pytest.approx(start)
         assert line.get_ydata()[-1] == 100
-    (deadline,) = (line for line in ax.lines if line.get_label().startswith("deadline"))
+    (deadline,) = (line for line in ax.lines if line.get_linestyle() == "--")
+    assert any(text.get_text().startswith("deadline") for text in ax.texts)
     assert deadline.get_xdata()[0] * HOUR == 22 * HOUR
     assert ax.get_xlabel() == "Time from the start of the job [h]"

@@ -4,14 +4,8 @@ import itertools
 
 from for_each import for_each
 
-from simdp.reports.plots.labels import (
-    MAX_NAME,
-    evenly,
-    key_label,
-    point_names,
-    spread,
-    wrapped,
-)
+from simdp.reports.charts.names import MAX_NAME, evenly, key_label, point_names, wrapped
+from simdp.reports.plots.text import spread
 from simdp.results.metrics import Metrics
 from simdp.results.result import Result
 

@@ -13,7 +13,8 @@ from for_each import for_each
 from measured_times import two_clusters
 
 from simdp.reports import theme
-from simdp.reports.plots import PLOTS, fitting, render
+from simdp.reports.charts import CHARTS, fitting
+from simdp.reports.plots import render
 from simdp.results.result import Study
 
 pytestmark = pytest.mark.slow
@@ -38,8 +39,9 @@ def spans_of(study):
 
 
 def test_a_plot_is_registered_under_its_kind():
-    assert {kind: plot.kind for kind, plot in PLOTS.items()} == {kind: kind for kind in PLOTS}
-    assert list(PLOTS) == sorted(PLOTS)
+    names = {kind: chart.declare.__name__ for kind, chart in CHARTS.items()}
+    assert names == {kind: kind for kind in CHARTS}
+    assert list(CHARTS) == sorted(CHARTS)
 
 
 def test_a_study_gets_the_plots_that_its_data_allow(single, sizes, grid, large, uneven):
@@ -75,19 +77,19 @@ WORDS = {"comparison", "points"}
 """Kinds whose rows are settings, which the axis names: they have no unit."""
 
 
-@for_each("kind", PLOTS)
+@for_each("kind", CHARTS)
 def test_every_axis_has_a_label_with_a_unit(kind, fit, drawn):
-    for number, ax in enumerate(drawn(PLOTS[kind](), fit(kind))):
-        beside = number > 0 and PLOTS[kind].widths  # has the rows of the first panel
+    for number, ax in enumerate(drawn(kind, fit(kind))):
+        beside = number > 0 and kind in WORDS  # has the rows of the first panel
         assert re.search(r"\S \[[^\]]+\]", ax.get_xlabel())
         if not beside:
             assert re.search(r"^\w" if kind in WORDS else r"\S \[[^\]]+\]", ax.get_ylabel())
 
 
 @pytest.mark.long
-@for_each("kind", PLOTS)
+@for_each("kind", CHARTS)
 def test_nothing_written_leaves_the_figure(kind, fit, drawn):
-    axes = drawn(PLOTS[kind](), fit(kind))
+    axes = drawn(kind, fit(kind))
     figure = axes[0].get_figure()
     width, height = figure.canvas.get_width_height()
     for ax in axes:
@@ -99,7 +101,7 @@ def test_nothing_written_leaves_the_figure(kind, fit, drawn):
 
 
 @pytest.mark.long
-@for_each("kind", PLOTS)
+@for_each("kind", CHARTS)
 def test_equal_studies_give_equal_bytes_and_drawing_changes_nothing_else(kind, fit, drawn_png):
     first = drawn_png(kind)
     assert first.startswith(PNG)

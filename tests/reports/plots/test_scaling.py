@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simdp.reports.plots.scaling import ScalingCurve
+from simdp.reports.charts import fitting
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def metric(study, name):
 
 def test_one_world_size_does_not_make_a_curve(play):
     study = play(set={"sweep": {"cluster.world_size": [4], "strategy.overlap": [True, False]}})
-    assert not ScalingCurve().fits(study)
+    assert "scaling" not in fitting(study)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_two_world_sizes_make_a_curve_only_where_nothing_else_is_swept(
     play, sizes, others, is_drawn
 ):
     study = play(set={"sweep": {"cluster.world_size": sizes, **others}})
-    assert ScalingCurve().fits(study) is is_drawn
+    assert ("scaling" in fitting(study)) is is_drawn
 
 
 def test_the_solid_lines_are_what_was_simulated(sizes, drawn):
-    top, middle, _ = drawn(ScalingCurve(), sizes)
+    top, middle, _ = drawn("scaling", sizes)
     (step_time,), (throughput,) = lines(top, "-"), lines(middle, "-")
     assert top.get_ylabel() == "Step time [us]"
     assert np.allclose(step_time.get_ydata(), metric(sizes, "step_time_s") * 1e6)
@@ -49,7 +49,7 @@ def test_the_solid_lines_are_what_was_simulated(sizes, drawn):
 
 
 def test_the_dashed_lines_scale_linearly_from_the_smallest_world_size(sizes, drawn):
-    top, middle, _ = drawn(ScalingCurve(), sizes)
+    top, middle, _ = drawn("scaling", sizes)
     (step_time,), (throughput,) = lines(top, "--"), lines(middle, "--")
     first = sizes.points[0].metrics
     assert np.allclose(step_time.get_ydata(), first["step_time_s"] * 1e6)  # fixed microbatch
@@ -59,7 +59,7 @@ def test_the_dashed_lines_scale_linearly_from_the_smallest_world_size(sizes, dra
 
 
 def test_the_efficiency_has_a_linear_axis_of_its_own_and_a_label_at_each_point(sizes, drawn):
-    *_, bottom = drawn(ScalingCurve(), sizes)
+    *_, bottom = drawn("scaling", sizes)
     (efficiency,) = lines(bottom, "-")
     assert np.allclose(efficiency.get_ydata(), 100 * metric(sizes, "scaling_efficiency"))
     assert (bottom.get_yscale(), bottom.get_ylim()[0]) == ("linear", 0)
@@ -70,14 +70,14 @@ def test_the_efficiency_has_a_linear_axis_of_its_own_and_a_label_at_each_point(s
 
 
 def test_world_sizes_are_plain_numbers_on_a_log2_axis(sizes, drawn):
-    for ax in drawn(ScalingCurve(), sizes):
+    for ax in drawn("scaling", sizes):
         assert ax.get_xscale() == "log"
         assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "4", "8"]
 
 
 @pytest.mark.parametrize("panel", [0, 1, 2])
 def test_a_second_key_gives_a_named_line_per_value(panel, grid, drawn):
-    ax = drawn(ScalingCurve(), grid)[panel]
+    ax = drawn("scaling", grid)[panel]
     named = {text.get_text() for text in ax.texts}
     assert {"overlap: true", "overlap: false", "linear scaling"} <= named
     assert len({line.get_marker() for line in lines(ax, "-")}) == 2
@@ -86,7 +86,7 @@ def test_a_second_key_gives_a_named_line_per_value(panel, grid, drawn):
 
 def test_points_are_drawn_by_world_size_in_whatever_order_they_were_swept(play, drawn):
     study = play(set={"sweep": {"cluster.world_size": [8, 2]}})
-    top, *_ = drawn(ScalingCurve(), study)
+    top, *_ = drawn("scaling", study)
     assert list(lines(top, "-")[0].get_xdata()) == [2, 8]
 
 
@@ -100,7 +100,7 @@ def with_intervals(study, low=0.8, high=1.3):
 
 def test_the_interval_of_each_point_is_a_bar_and_a_band(play, drawn):
     study = with_intervals(play(set={"sweep": {"cluster.world_size": [2, 4, 8]}}))
-    top, middle, _ = drawn(ScalingCurve(), study)
+    top, middle, _ = drawn("scaling", study)
     times, rates = metric(study, "step_time_s") * 1e6, metric(study, "throughput_samples_per_s")
     for ax, low, high in ((top, 0.8 * times, 1.3 * times), (middle, rates / 1.3, rates / 0.8)):
         band, bars = ax.collections
@@ -117,7 +117,7 @@ def test_the_interval_of_each_point_is_a_bar_and_a_band(play, drawn):
 def test_many_lines_have_bars_beside_each_other_and_no_bands(play, drawn):
     grid = {"cluster.world_size": [2, 4, 8], "workload.microbatch": [2, 4, 8]}
     study = with_intervals(play(set={"sweep": grid}))
-    top, *_ = drawn(ScalingCurve(), study)
+    top, *_ = drawn("scaling", study)
     places = {bars.get_segments()[0][0, 0] for bars in top.collections}
     assert len(places) == len(top.collections) == 3
     assert "bars: 90 % interval" in [text.get_text() for text in top.texts]
@@ -127,6 +127,6 @@ def test_an_interval_that_is_not_known_is_not_drawn(play, drawn):
     study = play(set={"sweep": {"cluster.world_size": [2, 4, 8]}})
     for point in study.points:
         point.metrics = dataclasses.replace(point.metrics, interval_s=None)
-    top, middle, _ = drawn(ScalingCurve(), study)
+    top, middle, _ = drawn("scaling", study)
     assert not top.collections
     assert not middle.collections

@@ -6,9 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simdp.reports.plots import fitting
-from simdp.reports.plots.loss import LossTime
-from simdp.reports.plots.sweep import PointBars, SweepCurve, places_of
+from simdp.reports.charts import fitting
+from simdp.reports.charts.sweep import places_of
 from simdp.results.result import Study
 
 A100 = 79.15 * 2**30 / 1e9
@@ -47,8 +46,8 @@ def test_every_sweep_has_one_picture_of_its_points(single, sizes):
 def test_a_curve_stands_where_the_values_are(single, drawn):
     times = [0.003, 0.002, 0.001]
     study = swept(single, "strategy.bucket_cap", CAPS, step_time_s=times, interval_s=[None] * 3)
-    top, _ = drawn(SweepCurve(), study)
-    (line,) = [line for line in top.lines if line.get_transform() == top.transData]
+    top, _ = drawn("sweep", study)
+    (line,) = [line for line in top.lines if line.get_linestyle() == "-" and line.get_clip_on()]
     assert line.get_xdata().tolist() == [2**16, 2**20, 25 * 2**20]
     assert line.get_ydata().tolist() == pytest.approx([3.0, 2.0, 1.0])
     assert top.get_xscale() == "log"
@@ -71,7 +70,7 @@ def test_the_lower_panel_shows_what_changes_besides(single, drawn, metrics, labe
     same = {"loss": [[1.0]] * 3, "peak_memory_bytes": [[1e9]] * 3, "wait_s": [0.0] * 3}
     metrics = {**same, "exposed_comm_s": [0.0] * 3, **metrics}
     study = swept(single, "workload.microbatch", [1, 2, 4], **metrics)
-    _, bottom = drawn(SweepCurve(), study)
+    _, bottom = drawn("sweep", study)
     assert bottom.get_ylabel() == label
 
 
@@ -83,7 +82,7 @@ def test_the_capacity_is_a_line_where_some_points_need_more(single, drawn):
         single, "workload.microbatch", [1, 2, 4], **peaks, fits_memory=[True, True, False]
     )
     for study, expected in ((small, []), (large, ["capacity 84.99 GB"])):
-        _, bottom = drawn(SweepCurve(), study)
+        _, bottom = drawn("sweep", study)
         said = [text.get_text() for text in bottom.texts]
         assert [text for text in said if "capacity" in text] == expected
         heights = [line.get_ydata() for line in bottom.lines if line.get_linestyle() == "--"]
@@ -100,7 +99,7 @@ def test_values_without_a_number_have_no_axis():
 
 
 def test_a_bar_per_point_is_named_by_its_value(single, drawn):
-    left, right = drawn(PointBars(), swept(single, "strategy.overlap", [False, True]))
+    left, right = drawn("points", swept(single, "strategy.overlap", [False, True]))
     assert [label.get_text() for label in left.get_yticklabels()] == ["false", "true"]
     assert left.get_ylabel() == "Overlap"
     assert right.get_xlabel().startswith("Peak memory [")
@@ -111,8 +110,8 @@ def test_loss_stands_where_the_ranks_were_done_with_the_step(single, drawn):
     study = swept(single, "strategy.local_steps", [1, 2], loss=losses)
     ends = single.points[0].step_ends
     study.points[1].step_ends = 0.5 * ends
-    assert LossTime().fits(study)
-    (ax,) = drawn(LossTime(), study)
+    assert "loss_time" in fitting(study)
+    (ax,) = drawn("loss_time", study)
     lines = [line for line in ax.lines if line.get_transform() == ax.transData]
     scale = lines[0].get_xdata()[-1] / ends[:, 1:].mean(axis=0)[-1]
     assert np.allclose(lines[0].get_xdata(), ends[:, 1:].mean(axis=0) * scale)
@@ -121,17 +120,17 @@ def test_loss_stands_where_the_ranks_were_done_with_the_step(single, drawn):
 
 
 def test_loss_by_time_says_nothing_new_where_ranks_wait_or_times_are_equal(single, tmp_path):
-    assert not LossTime().fits(single)
-    assert not LossTime().fits(swept(single, "strategy.overlap", [False, True]))
+    assert "loss_time" not in fitting(single)
+    assert "loss_time" not in fitting(swept(single, "strategy.overlap", [False, True]))
     single.save(tmp_path / "result.json")
-    assert not LossTime().fits(Study.load(tmp_path / "result.json"))
+    assert "loss_time" not in fitting(Study.load(tmp_path / "result.json"))
 
 
 def test_the_interval_of_a_points_step_lies_below_its_bar(single, drawn):
     step = single.points[0].metrics["step_time_s"]
     ends = [None, [0.8 * step, 1.4 * step]]
     study = swept(single, "strategy.overlap", [False, True], interval_s=ends)
-    left, _ = drawn(PointBars(), study)
+    left, _ = drawn("points", study)
     (line,) = [one for one in left.collections if one.get_label() == "90 % interval"]
     ((start, end),) = line.get_segments()
     assert end[0] / start[0] == pytest.approx(1.4 / 0.8)
@@ -145,7 +144,7 @@ def test_the_intervals_of_steps_are_drawn_over_any_key(single, drawn):
     step = single.points[0].metrics["step_time_s"]
     ends = [[0.9 * step, 1.2 * step], None, [0.8 * step, 1.5 * step]]
     study = swept(single, "strategy.local_steps", [1, 2, 4], interval_s=ends)
-    top, bottom = drawn(SweepCurve(), study)
+    top, bottom = drawn("sweep", study)
     band, bars = top.collections
     assert band.get_alpha() < 0.3
     found = [segment[:, 1] for segment in bars.get_segments() if len(segment)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from measured_times import step, two_clusters, validation
 
-from simdp.reports.plots.validation import ThroughputCurves
+from simdp.reports.charts import fitting
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +28,16 @@ def lines(ax, style):
 
 
 def test_one_cluster_with_a_curve_is_needed():
-    assert not ThroughputCurves().fits(two_clusters())
-    assert not ThroughputCurves().fits(validation([step(), step(scenario="bert", world_size=4)]))
-    assert ThroughputCurves().fits(validation(curve()))
+    assert "throughput_curves" not in fitting(two_clusters())
+    other = validation([step(), step(scenario="bert", world_size=4)])
+    assert "throughput_curves" not in fitting(other)
+    assert "throughput_curves" in fitting(validation(curve()))
 
 
 def test_open_circles_are_measured_and_solid_lines_simulated(drawn):
-    top, _ = drawn(ThroughputCurves(), validation(curve()))
-    (measured,), (simulated,) = lines(top, "None"), lines(top, "-")
+    top, _ = drawn("throughput_curves", validation(curve()))
+    (simulated,) = lines(top, "-")
+    (measured,) = (line for line in lines(top, "None") if line.get_marker() == "o")
     assert (measured.get_marker(), measured.get_markerfacecolor()) == ("o", "none")
     assert np.allclose(measured.get_xydata(), [(1, 320), (4, 1280)])
     assert np.allclose(simulated.get_xydata(), [(1, 256), (4, 1024)])
@@ -43,27 +45,27 @@ def test_open_circles_are_measured_and_solid_lines_simulated(drawn):
 
 
 def test_the_band_is_the_interval(drawn):
-    top, _ = drawn(ThroughputCurves(), validation(curve()))
-    (band,) = top.collections
+    top, _ = drawn("throughput_curves", validation(curve()))
+    band, _ = top.collections
     corners = band.get_paths()[0].vertices
     at_four = corners[corners[:, 0] == 4][:, 1]
     assert (at_four.min(), at_four.max()) == pytest.approx((800, 1280))
 
 
 def test_the_lower_panel_shows_errors_with_their_intervals(drawn):
-    _, bottom = drawn(ThroughputCurves(), validation(curve()))
+    _, bottom = drawn("throughput_curves", validation(curve()))
     (errors,) = lines(bottom, "None")
     assert np.allclose(errors.get_ydata(), 25)
-    (intervals,) = bottom.collections
+    _, intervals = bottom.collections  # below it the band of small errors
     assert np.allclose([path.vertices[:, 1] for path in intervals.get_paths()], [[0, 60]] * 2)
 
 
 def test_curves_are_named_by_what_tells_them_apart(drawn):
     points = curve("box_resnet") + curve("box_bert", batch=8)
-    top, _ = drawn(ThroughputCurves(), validation(points))
+    top, _ = drawn("throughput_curves", validation(points))
     assert {"resnet", "bert"} <= {text.get_text() for text in top.texts}
     part = two_clusters().of("rack")
-    top, _ = drawn(ThroughputCurves(), part)
+    top, _ = drawn("throughput_curves", part)
     assert {"microbatch 32", "microbatch 64"} <= {text.get_text() for text in top.texts}
 
 
@@ -73,13 +75,13 @@ def test_curves_that_differ_inside_a_value_are_two(drawn):
         for batch in (8, 16)
         for point in curve(batch=batch)
     ]
-    top, _ = drawn(ThroughputCurves(), validation(points))
+    top, _ = drawn("throughput_curves", validation(points))
     assert len(lines(top, "-")) == 2
 
 
 def test_no_error_is_drawn_beyond_the_panel(drawn):
     points = [point for i in range(6) for point in curve(f"model{i}", sizes=(1, 2))]
-    _, bottom = drawn(ThroughputCurves(), validation(points))
+    _, bottom = drawn("throughput_curves", validation(points))
     left, right = bottom.get_xlim()
     for line in lines(bottom, "None"):
         assert left < min(line.get_xdata())
@@ -89,6 +91,6 @@ def test_no_error_is_drawn_beyond_the_panel(drawn):
 def test_of_many_curves_those_with_the_most_points_are_shown(drawn):
     points = [point for i in range(7) for point in curve(f"short{i}")]
     points += curve("long", sizes=(1, 2, 4), batch=64)
-    top, _ = drawn(ThroughputCurves(), validation(points))
+    top, _ = drawn("throughput_curves", validation(points))
     assert top.get_title(loc="left") == "Throughput on box; 6 of 8 curves"
     assert "long" in {text.get_text() for text in top.texts}

@@ -7,9 +7,8 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from simdp.reports import theme
-from simdp.reports.plots.bars import window_of
-from simdp.reports.plots.labels import ABOUT
-from simdp.reports.plots.timeline import MAX_ROWS, TimelinePlot
+from simdp.reports.charts.timeline import MAX_ROWS, window_of
+from simdp.reports.plots.text import ABOUT
 from simdp.results.trace import COMM_LANE
 
 pytestmark = pytest.mark.slow
@@ -21,7 +20,7 @@ def bars(ax, activity):
 
 
 def test_rank_0_is_on_top_and_compute_above_communication(single, drawn):
-    (ax,) = drawn(TimelinePlot(), single)
+    (ax,) = drawn("timeline", single)
     bottom, top = ax.get_ylim()
     assert bottom > top
     assert ax.get_yticklabels()[0].get_text().startswith("0, 2, 3\n")
@@ -30,7 +29,7 @@ def test_rank_0_is_on_top_and_compute_above_communication(single, drawn):
 
 
 def test_the_last_two_steps_are_shown_from_their_start(single, drawn):
-    (ax,) = drawn(TimelinePlot(), single)
+    (ax,) = drawn("timeline", single)
     trace = single.points[0].trace
     shown = (trace.step >= 3) & (trace.lane <= COMM_LANE)
     length = trace.end[shown].max() - trace.start[shown].min()
@@ -40,12 +39,12 @@ def test_the_last_two_steps_are_shown_from_their_start(single, drawn):
 
 
 def test_a_run_of_one_step_is_shown_alone(play, drawn):
-    (ax,) = drawn(TimelinePlot(), play(set={"workload.steps": 1}))
+    (ax,) = drawn("timeline", play(set={"workload.steps": 1}))
     assert ax.get_title(loc="left") == "Timeline of step 1"
 
 
 def test_bars_are_as_long_as_the_spans_that_they_stand_for(single, drawn):
-    (ax,) = drawn(TimelinePlot(), single)
+    (ax,) = drawn("timeline", single)
     trace = single.points[0].trace
     pixel = ax.get_xlim()[1] / 1000
     for activity in ("forward", "backward", "comm", "wait"):
@@ -57,7 +56,7 @@ def test_bars_are_as_long_as_the_spans_that_they_stand_for(single, drawn):
 
 
 def test_every_activity_has_its_colour_and_what_shares_one_has_a_hatch(single, drawn):
-    (ax,) = drawn(TimelinePlot(), single)
+    (ax,) = drawn("timeline", single)
     colors = {c.get_label(): c.get_facecolor() for c in ax.collections if len(c.get_facecolor())}
     for activity in ("forward", "backward", "comm"):
         assert tuple(colors[activity][0]) == to_rgba(theme.FILLS[activity].color)
@@ -70,7 +69,7 @@ def test_every_activity_has_its_colour_and_what_shares_one_has_a_hatch(single, d
 
 
 def test_buckets_are_named_where_there_is_room(single, drawn):
-    (ax,) = drawn(TimelinePlot(), single)
+    (ax,) = drawn("timeline", single)
     assert any("bucket" in text.get_text() for text in ax.texts)
 
 
@@ -93,16 +92,16 @@ def resnet(play):
 
 
 def test_layers_are_gathered_into_blocks_where_there_is_room(resnet, drawn):
-    (ax,) = drawn(TimelinePlot(), resnet)
+    (ax,) = drawn("timeline", resnet)
     assert {"layer1.0", "layer1.1", "layer2.0", "layer2.1"} <= names_in_bars(ax)
     assert not {"backward", "bwd"} & names_in_bars(ax)
 
 
 def test_blocks_cover_what_one_bar_would(resnet, drawn, monkeypatch):
-    (ax,) = drawn(TimelinePlot(), resnet)
+    (ax,) = drawn("timeline", resnet)
     gathered = bars(ax, "backward")
-    monkeypatch.setattr("simdp.reports.plots.bars.blocks", lambda *_: {})
-    (ax,) = drawn(TimelinePlot(), resnet)
+    monkeypatch.setattr("simdp.reports.plots.spans.blocks", lambda *_: {})
+    (ax,) = drawn("timeline", resnet)
     plain = bars(ax, "backward")
     assert len(gathered) > len(plain) == 2
     pixel = ax.get_xlim()[1] / 1000
@@ -112,7 +111,7 @@ def test_blocks_cover_what_one_bar_would(resnet, drawn, monkeypatch):
 
 
 def test_a_straggler_is_marked_by_colour_by_marker_and_by_its_factor(single, drawn):
-    (ax,) = drawn(TimelinePlot(), single)
+    (ax,) = drawn("timeline", single)
     labels = ax.get_yticklabels()
     assert [label.get_text() for label in labels] == ["0, 2, 3\n3 ranks", "▲ 1 · 1.5×"]
     assert [label.get_color() == theme.STRAGGLER for label in labels] == [False, True]
@@ -120,7 +119,7 @@ def test_a_straggler_is_marked_by_colour_by_marker_and_by_its_factor(single, dra
 
 
 def test_ranks_that_do_the_same_share_a_row(large, drawn):
-    (ax,) = drawn(TimelinePlot(), large)
+    (ax,) = drawn("timeline", large)
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == ["0–20, 22–39\n39 ranks", "▲ 21 · 1.5×"]
     assert ax.get_xlabel() == "Time since the start of step 4 [ms]"  # none is left out
@@ -133,7 +132,7 @@ def jittery(play):
 
 
 def test_of_many_different_ranks_the_slowest_are_shown_and_marked(jittery, drawn):
-    (ax,) = drawn(TimelinePlot(), jittery)
+    (ax,) = drawn("timeline", jittery)
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert len(labels) == MAX_ROWS
     left_out = r"\n16 of (39|40) groups of ranks are shown, the slowest among them$"
@@ -158,7 +157,7 @@ def two_ways(play):
 
 
 def test_points_of_a_short_sweep_lie_below_each_other_with_their_names(two_ways, drawn):
-    (ax,) = drawn(TimelinePlot(), two_ways)
+    (ax,) = drawn("timeline", two_ways)
     headings = [text.get_text() for text in ax.texts if text.get_fontweight() == "bold"]
     times = [point.metrics["step_time_s"] * 1e6 for point in two_ways.points]
     assert headings == [
@@ -175,12 +174,12 @@ def test_what_a_picture_is_of_stands_below_its_title(two_ways, single, drawn):
         (single, "mlp 64-64-10 · 4 × a100-sxm4-80gb, ring · ddp"),
         (two_ways, "mlp 64-64-10 · 4 × a100-sxm4-80gb, ring · ddp"),
     ):
-        (ax,) = drawn(TimelinePlot(), study)
+        (ax,) = drawn("timeline", study)
         assert [t.get_text() for t in ax.texts if t.get_gid() == ABOUT] == [said]
 
 
 def test_the_warm_up_is_not_shown(play, drawn):
-    (ax,) = drawn(TimelinePlot(), play(set={"workload.steps": 2}))
+    (ax,) = drawn("timeline", play(set={"workload.steps": 2}))
     assert ax.get_title(loc="left") == "Timeline of step 2"
 
 
@@ -220,7 +219,7 @@ def num_rows(ax):
 @pytest.mark.parametrize("factor", [4.0, 30.0])
 def test_steps_that_lie_apart_give_way_to_what_all_ranks_do_at_a_time(play, drawn, factor):
     study = apart(play, factor=factor)
-    (ax,) = drawn(TimelinePlot(), study)
+    (ax,) = drawn("timeline", study)
     assert ax.get_title(loc="left") == "Timeline, each rank in its own step"
     assert "of the run" in ax.get_xlabel()
     assert shares_at_work(ax, num_rows(ax)).min() > 0.5
@@ -235,7 +234,7 @@ def test_steps_that_lie_apart_give_way_to_what_all_ranks_do_at_a_time(play, draw
 
 
 def test_forward_says_which_step_a_rank_is_in(play, drawn):
-    (ax,) = drawn(TimelinePlot(), apart(play))
+    (ax,) = drawn("timeline", apart(play))
     names = names_in_bars(ax)
     assert {"39", "40"} <= names
     assert any(name.startswith("step ") for name in names)  # the slow rank has room
@@ -251,5 +250,5 @@ def test_ranks_without_samples_are_not_who_is_done_first(play):
 
 
 def test_asynchronous_ranks_of_a_short_run_are_shown_from_their_start(play, drawn):
-    (ax,) = drawn(TimelinePlot(), apart(play, steps=2))
+    (ax,) = drawn("timeline", apart(play, steps=2))
     assert ax.get_title(loc="left") == "Timeline of step 2"

@@ -3,7 +3,7 @@
 import numpy as np
 from for_each import for_each
 
-from simdp.reports.plots.timeline import choose, groups, listed
+from simdp.reports.charts.timeline import choose, groups, listed
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, TraceBuilder
 
 

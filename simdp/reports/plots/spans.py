@@ -1,4 +1,4 @@
-"""Bars of spans."""
+"""Draws the spans of a timeline: bars with names, and bands of many narrow ones."""
 
 from __future__ import annotations
 
@@ -6,13 +6,188 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.reports import theme
+from simdp.reports.charts.timeline import PIXEL, SpanChart, TimelineRows, TimeWindow, row_name
+from simdp.reports.plots.style import SMALL_SIZE, TEXT_SIZE, TINY_SIZE, WIDTH, Look, text_width
+from simdp.reports.plots.text import PALE, note, patch
 from simdp.reports.rank_rows import changes
-from simdp.results.metrics import num_warm_up
-from simdp.results.trace import ACTIVITIES, COMPUTE_LANE, SpanBlock, Trace, part
+from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
+
+MAX_LABELS = 600  # names written into bars
+HEADING = 0.85  # height of the heading of one of several runs, in rows
+# a lane's height, and its upper edge from the middle of its row, in rows
+LANE_HEIGHT, LANE_OFFSET = 0.38, {COMPUTE_LANE: -0.4, COMM_LANE: 0.02}
+
+
+def num_rows(chart: SpanChart) -> int:
+    """Count the rows of all runs, with their headings."""
+    return round(sum(len(run.ranks) + HEADING * bool(run.heading) for run in chart.runs))
+
+
+def draw(ax: Axes, chart: SpanChart) -> list[Artist]:
+    """Draw all runs, one below the other; return the entries of the legend."""
+    runs, length = chart.runs, chart.length
+    _, per_second = theme.time_unit(length)
+    room = _room(runs)
+    top, ticks, present = 0.0, [], set[int]()
+    for run in runs:
+        if run.heading:
+            look: Look = {"fontsize": TEXT_SIZE, "fontweight": "bold", "va": "center"}
+            look |= {"xycoords": ax.get_yaxis_transform(), "in_layout": False}
+            note(ax, run.heading, (0.0, top - 0.02), (2, 0), look)
+            top += HEADING
+        row_of = np.full(max(max(ranks) for ranks in run.ranks) + 1, np.nan)
+        row_of[[ranks[0] for ranks in run.ranks]] = top + np.arange(len(run.ranks))
+        bars, bands = bars_of(run.trace, run.window, length, room)
+        _draw_bars(ax, bars, row_of, per_second, PIXEL * length)
+        _label_bars(ax, bars, row_of, room / length, per_second)
+        _label_bands(ax, bands, row_of, room / length, per_second)
+        if chart.has_steps and not run.window.apart:
+            _mark_steps(ax, run, top, per_second, named=not run.heading)
+        ticks += [(top + row, ranks, run.slow) for row, ranks in enumerate(run.ranks)]
+        present |= set(bars.activity.tolist())
+        top += len(run.ranks)
+    ax.set_xlim(0, length * per_second)
+    ax.set_ylim(top - 0.45, -0.95 + 0.35 * bool(runs[0].heading))
+    ax.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
+    ax.set_xlabel(chart.x.label)
+    ax.set_ylabel(chart.y.label)
+    _label_ranks(ax, ticks)
+    return _handles(present, any(run.slow for run in runs))
+
+
+def _tops(lane: Ints | int, rank: Ints | int, row_of: Floats) -> Floats:
+    compute = np.asarray(lane) == COMPUTE_LANE
+    offset = np.where(compute, LANE_OFFSET[COMPUTE_LANE], LANE_OFFSET[COMM_LANE])
+    return np.asarray(row_of[rank] + offset)
+
+
+def _draw_bars(ax: Axes, bars: Bars, row_of: Floats, per_second: float, pixel: float) -> None:
+    """Draw each activity's bars as one collection; partly filled ones are paler."""
+    # A wide bar ends a little early, to leave a gap before its neighbour.
+    width = bars.end - bars.start
+    short = np.where((width > THIN * pixel) & (bars.name != ""), 1.5 * pixel, 0.0)
+    short = np.minimum(short, 0.25 * width)
+    left, right = bars.start * per_second, (bars.end - short) * per_second
+    top = _tops(bars.lane, bars.rank, row_of)
+    low = top + LANE_HEIGHT
+    corners = np.stack(
+        [np.stack(xy, axis=1) for xy in ((left, top), (right, top), (right, low), (left, low))],
+        axis=1,
+    )
+    for activity, fill in theme.FILLS.items():
+        mine = bars.activity == ACTIVITIES.index(activity)
+        if not mine.any():
+            continue
+        colors = [to_rgba(fill.color, part) for part in bars.fill[mine]]
+        plain = PolyCollection(list(corners[mine]), facecolors=colors, edgecolors="none")
+        plain.set_label(activity)
+        ax.add_collection(plain, autolim=False)
+        full = mine & (bars.fill == 1)
+        if fill.hatch and full.any():
+            edges: Look = {"edgecolors": fill.hatch_color, "hatch": fill.hatch}
+            lines = PolyCollection(list(corners[full]), facecolors="none", linewidths=0.0, **edges)
+            ax.add_collection(lines, autolim=False)
+
+
+def _label_bars(ax: Axes, bars: Bars, row_of: Floats, points: float, per_second: float) -> None:
+    """Write names into bars that have room, the widest first.
+
+    A second is ``points`` wide, and ``per_second`` units of the axis.
+    """
+    width = (bars.end - bars.start) * points
+    middles = _tops(bars.lane, bars.rank, row_of) + LANE_HEIGHT / 2
+    widest = np.argsort(-width, kind="stable")[:MAX_LABELS]
+    for i in np.sort(widest):
+        activity = ACTIVITIES[bars.activity[i]]
+        if activity == "wait" or not bars.name[i]:
+            continue
+        text = next((text for text in shorter(bars.name[i]) if fits(text, width[i])), "")
+        if text:
+            x = (bars.start[i] + bars.end[i]) / 2 * per_second
+            _write(ax, x, middles[i], text, theme.FILLS[activity].text_color)
+
+
+def _label_bands(
+    ax: Axes, bands: Sequence[Band], row_of: Floats, points: float, per_second: float
+) -> None:
+    """Write the count of a band's bars, if there is room."""
+    halo = [withStroke(linewidth=2.0, foreground="white", alpha=0.8)]
+    for band in bands:
+        room = (band.end - band.start) * points
+        text = next((t for t in (band.text, band.text.partition(" ")[0]) if fits(t, room)), "")
+        if text:
+            middle = float(_tops(band.lane, band.rank, row_of)) + LANE_HEIGHT / 2
+            x = (band.start + band.end) / 2 * per_second
+            _write(ax, x, middle, text, theme.INK, {"path_effects": halo})
+
+
+def _write(ax: Axes, x: float, y: float, text: str, color: str, halo: Look | None = None) -> None:
+    look: Look = {"ha": "center", "va": "center_baseline", "fontsize": TINY_SIZE}
+    ax.text(x, y, text, color=color, in_layout=False, **look, **(halo or {}))
+
+
+def _mark_steps(ax: Axes, run: TimelineRows, top: float, per_second: float, named: bool) -> None:
+    """Name the steps above the first row, and draw lines at their begins."""
+    begin, length, steps, trace = run.window.begin, run.window.length, run.window.steps, run.trace
+    starts = [float(trace.start[trace.step == step].min(initial=np.inf)) - begin for step in steps]
+    starts = [min(start, length) for start in starts]
+    for step, start, until in zip(steps, starts, [*starts[1:], length], strict=True):
+        if step > steps[0]:
+            low, high = top - 0.5, top + len(run.ranks) - 0.5
+            ax.vlines(start * per_second, low, high, colors=theme.MUTED, linewidth=0.8, zorder=0.9)
+        if named:
+            x, look = (start + until) / 2 * per_second, {"ha": "center", "va": "center", **PALE}
+            ax.text(x, top - 0.7, f"step {step + 1}", in_layout=False, **look)
+
+
+def _room(runs: Sequence[TimelineRows]) -> float:
+    """Compute the width of the panel, right of the names of its rows [points]."""
+    lines = [line for run in runs for r in run.ranks for line in _row_name(r, run.slow).split("\n")]
+    names = max(text_width(line, SMALL_SIZE) for line in lines)
+    return 0.97 * 72 * WIDTH - 1.1 * names - 40
+
+
+def _row_name(ranks: list[int], slow: dict[int, str]) -> str:
+    """Name a row, with the number of its ranks."""
+    name = row_name(ranks, slow)
+    return f"{name}\n{len(ranks)} ranks" if len(ranks) > 2 else name
+
+
+def _label_ranks(ax: Axes, ticks: list[tuple[float, list[int], dict[int, str]]]) -> None:
+    """Name the rows; stragglers are coloured."""
+    ax.yaxis.set_major_locator(FixedLocator([place for place, _, _ in ticks]))
+    names = [_row_name(ranks, slow) for _, ranks, slow in ticks]
+    for (_, ranks, slow), label in zip(ticks, ax.set_yticklabels(names), strict=True):
+        if any(rank in slow for rank in ranks):
+            label.set_color(theme.STRAGGLER)
+            label.set_fontweight("bold")
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=False, axis="y")
+    for place, _, _ in ticks[1:]:
+        ax.axhline(place - 0.5, color=theme.FAINT, linewidth=0.7, zorder=0.8)
+
+
+def _handles(present: set[int], is_slow: bool) -> list[Artist]:
+    """Make the legend of activities and slow ranks."""
+    handles: list[Artist] = [
+        patch(activity, fill.color, fill.hatch, fill.hatch_color)
+        for activity, fill in theme.FILLS.items()
+        if ACTIVITIES.index(activity) in present
+    ]
+    slow = Line2D([], [], color=theme.STRAGGLER, marker="^", linestyle="", label="slow rank")
+    return handles + [slow] * is_slow
+
 
 PADDING = 2.0  # free space around a name, both sides together [points]
 # a pass is shown in blocks if at least so many have room for their names, over at least this share
@@ -22,7 +197,7 @@ MIN_BLOCKS, MIN_SHARE = 3, 0.6
 
 def fits(text: str, width: float) -> bool:
     """Return whether a bar of this width [points] has room for a name."""
-    return theme.text_width(text, theme.TINY_SIZE) + PADDING <= width
+    return text_width(text, TINY_SIZE) + PADDING <= width
 
 
 def shorter(name: str) -> list[str]:
@@ -82,78 +257,7 @@ def _block(layer: str) -> str:
     return ".".join(parts[:-1]) or layer
 
 
-NUM_STEPS = 2  # steps of one run that are shown
-SPARSE = 2.0  # the last steps are apart if they take so many times as long as any rank's own
-_TRANSFER = ACTIVITIES.index("transfer")
-
-
-class TimeWindow(NamedTuple):
-    """The shown time."""
-
-    begin: float  # [s]
-    end: float  # [s]
-    steps: range  # the last ones, shown whole
-    apart: bool  # whether ranks run these at such different times that the window is a common time
-
-    @property
-    def length(self) -> float:
-        """Length [s]."""
-        return self.end - self.begin
-
-    def cut(self, trace: Trace) -> Trace:
-        """Keep the spans with bars: no single transfers, and none outside."""
-        blocks = []
-        for block in trace.blocks:
-            if block.activity == _TRANSFER or (not self.apart and block.step < self.steps[0]):
-                continue
-            inside = (block.end > self.begin) & (block.start < self.end)
-            if not self.apart:
-                inside |= block.start == block.end  # which ends a step, or begins it
-            if inside.any():
-                blocks.append(part(block, np.flatnonzero(inside)))
-        return Trace(blocks, trace.names)
-
-
-def window_of(trace: Trace, num_steps: int = NUM_STEPS) -> TimeWindow:
-    """Choose the window of a run of at least one step: the last steady steps.
-
-    The first of several steps is warm-up, as for the metrics. If ranks do not wait for each other,
-    their last steps are far apart; then the window ends when the first rank is done, and is as long
-    as the slowest one's last steps.
-    """
-    drawn = [block for block in trace.blocks if block.activity != _TRANSFER]
-    last = max(block.step for block in drawn)
-    first = max(num_warm_up(last + 1), last - num_steps + 1)
-    steps = range(first, last + 1)
-    shown = [block for block in drawn if block.step >= first]
-    size = max(int(block.ranks.max()) for block in drawn) + 1
-    starts, ends = _extremes(shown, size)
-    begin, end = float(starts.min()), float(ends.max())
-    own = float((ends - starts).max())
-    if not first or end - begin <= SPARSE * own:
-        return TimeWindow(begin, end if end > begin else begin + 1e-9, steps, False)
-    learns = [
-        block
-        for block in drawn
-        if block.step >= 0 and not isinstance(block.lane, np.ndarray) and block.lane == COMPUTE_LANE
-    ]
-    starts, ends = _extremes(learns, size)
-    end = float(ends[ends > -np.inf].min())  # ranks without samples are done at once
-    begin = max(float(starts.min()), end - own)
-    return TimeWindow(begin, end, steps, True)
-
-
-def _extremes(blocks: list[SpanBlock], size: int) -> tuple[Floats, Floats]:
-    """Compute first start and last end of each rank [s]; infinite without a span."""
-    starts, ends = np.full(size, np.inf), np.full(size, -np.inf)
-    for block in blocks:
-        np.minimum.at(starts, block.ranks, block.start)
-        np.maximum.at(ends, block.ranks, block.end)
-    return starts, ends
-
-
 Names = NDArray[np.object_]
-PIXEL = 1 / 1200  # part of the panel that a pixel shows
 # Narrower neighbouring bars with narrower gaps are drawn together, as their share of the time in
 # bins of this width [pixels]
 THIN, BIN = 3.0, 4.0
