@@ -122,12 +122,12 @@ class Family(Mapping[str, type[M]]):
         if kind not in self._found:
             place = kind
             if ":" in kind:
-                found = _written_out(kind, self.base)
+                member = _written_out(kind, self.base)
             elif (offer := self._offer(kind)) is not None:
-                found, place = _loaded(kind, offer), offer.value
+                member, place = _loaded(kind, offer), offer.value
             else:
                 return None
-            self._found[kind] = self._checked(kind, found)
+            self._found[kind] = self._checked(kind, member)
             OUTSIDE_MODULES[kind] = place.partition(":")[0]
         return self._found[kind]
 
@@ -144,16 +144,16 @@ class Family(Mapping[str, type[M]]):
         return [offer for group in groups for offer in _offers().get(group, ())]
 
     def _offer(self, kind: str) -> Offer | None:
-        found = [offer for offer in self._offers() if offer.kind == kind]
-        values = sorted({offer.value for offer in found})
+        offers = [offer for offer in self._offers() if offer.kind == kind]
+        values = sorted({offer.value for offer in offers})
         if len(values) > 1:
             raise KindError(
                 f"{kind!r} is offered by {self.offered_by(kind)}; write out which is meant: "
                 f"{' or '.join(values)}."
             )
-        return found[0] if found else None
+        return offers[0] if offers else None
 
-    def _checked(self, kind: str, found: object) -> type[M]:
+    def _checked(self, kind: str, member: object) -> type[M]:
         """Check an external class by the rules for our own.
 
         Raises
@@ -162,21 +162,21 @@ class Family(Mapping[str, type[M]]):
             If it is no class of this family, is not finished, or has another kind.
         """
         base = self.base
-        if not (isinstance(found, type) and issubclass(found, base)):
+        if not (isinstance(member, type) and issubclass(member, base)):
             raise KindError(
                 f"{kind!r} is no {base.__name__}; derive it from {base.__module__}.{base.__name__}."
             )
-        if inspect.isabstract(found):
-            missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        if inspect.isabstract(member):
+            missing = ", ".join(sorted(getattr(member, "__abstractmethods__", ())))
             raise KindError(f"{kind!r} is not finished; it lacks {missing}.")
-        field = cast("Any", found).model_fields["kind"]
+        field = cast("Any", member).model_fields["kind"]
         literal = field.annotation if get_origin(field.annotation) is Literal else None
         if literal is not None and kind not in get_args(literal):
             named = ", ".join(map(repr, get_args(literal)))
             raise KindError(
                 f"{kind!r} calls itself {named}; write kind: str = {kind!r} in its class."
             )
-        return cast("type[M]", found)
+        return cast("type[M]", member)
 
 
 def has_offers(family: str) -> bool:
@@ -189,14 +189,14 @@ def _offers() -> dict[str, list[Offer]]:
     """Entry points of installed packages for our groups; the look-up takes 50 ms and more."""
     from importlib.metadata import entry_points
 
-    found, all_of_them = dict[str, list[Offer]](), entry_points()
+    offers, all_of_them = dict[str, list[Offer]](), entry_points()
     for group in sorted(all_of_them.groups):
         for entry in all_of_them.select(group=group) if group.startswith(GROUP) else ():
             dist = entry.dist
             package = f"{dist.name} {dist.version}" if dist is not None else "an unknown package"
             offer = Offer(entry.name, entry.value, package, entry.load)
-            found.setdefault(group, []).append(offer)
-    return found
+            offers.setdefault(group, []).append(offer)
+    return offers
 
 
 def _loaded(kind: str, offer: Offer) -> object:

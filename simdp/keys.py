@@ -66,17 +66,17 @@ def with_current_keys(value: Any, advises: bool = True, parent: str = "") -> Any
         return [with_current_keys(inner, advises, parent) for inner in value]
     if not isinstance(value, Mapping):
         return value
-    found: dict[Any, Any] = {}
+    renamed: dict[Any, Any] = {}
     for key, inner in value.items():
         dotted = f"{parent}.{key}" if parent else str(key)
         new = current_key(dotted, advises).removeprefix(f"{parent}.")
         if new != str(key) and new in value:
             raise ValueError(f"{key} and {new} are the same key; keep {new}.")
         words = [word for word in dotted.split(".") if not word.isdecimal()]
-        found[new if isinstance(key, str) else key] = with_current_keys(
+        renamed[new if isinstance(key, str) else key] = with_current_keys(
             inner, advises, words[-1] if words else parent
         )
-    return found
+    return renamed
 
 
 # Short forms --------------------------------------------------------------------------------------

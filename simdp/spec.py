@@ -214,9 +214,11 @@ class Spec(BaseModel):
         except ValidationError as error:
             errors += [
                 InitErrorDetails(
-                    type=_custom(found["type"], say(found)), loc=found["loc"], input=found["input"]
+                    type=_custom(detail["type"], say(detail)),
+                    loc=detail["loc"],
+                    input=detail["input"],
                 )
-                for found in error.errors()
+                for detail in error.errors()
             ]
         raise ValidationError.from_exception_data(cls.__name__, errors)
 
@@ -294,10 +296,10 @@ class one_of:  # noqa: N801  reads as a word in annotations
         if not isinstance(self.table, Family):
             return self.table.get(kind)
         try:
-            found: type[Spec] | None = self.table.find(kind)
+            member: type[Spec] | None = self.table.find(kind)
         except KindError as error:
             raise problem(f"the {self.family} {error}") from None
-        return found
+        return member
 
     def known(self) -> list[str]:
         """Every name that is allowed, those from outside too, sorted."""
@@ -522,10 +524,10 @@ def problems(error: ValidationError, raw: object) -> list[Problem]:
         With lines such as ``"cluster.link.bandwidth: 25 has no unit; write ..."``.
     """
     listed = []
-    for found in error.errors():
-        place = _place(found["loc"], raw)
-        line = f"{'.'.join(place)}: {say(found)}" if place else say(found)
-        unknown = str(found["input"]) if found["type"] == "unknown_key" else None
+    for detail in error.errors():
+        place = _place(detail["loc"], raw)
+        line = f"{'.'.join(place)}: {say(detail)}" if place else say(detail)
+        unknown = str(detail["input"]) if detail["type"] == "unknown_key" else None
         listed.append(Problem(place, line, unknown))
     return listed
 
@@ -573,19 +575,19 @@ _MISSING = {
 """Keys that another one makes superfluous."""
 
 
-def say(found: Any) -> str:
+def say(detail: Any) -> str:
     """Phrase one of pydantic's errors."""
-    context = dict(found.get("ctx") or {})
+    context = dict(detail.get("ctx") or {})
     if "message" in context:
         return str(context["message"])
-    given = shown(found["input"])
-    phrase = _PHRASES.get(found["type"])
-    if found["type"] == "missing":
-        phrase = _MISSING.get(found["loc"][-1], phrase)
-    if found["type"] == "literal_error":
-        return _not_allowed(found["input"], str(context["expected"]), found["loc"])
+    given = shown(detail["input"])
+    phrase = _PHRASES.get(detail["type"])
+    if detail["type"] == "missing":
+        phrase = _MISSING.get(detail["loc"][-1], phrase)
+    if detail["type"] == "literal_error":
+        return _not_allowed(detail["input"], str(context["expected"]), detail["loc"])
     if phrase is None:
-        return f"{given}: {found['msg']}."
+        return f"{given}: {detail['msg']}."
     return phrase.format_map({**context, "given": given})
 
 

@@ -72,14 +72,14 @@ def parse_samples(
     lines = ("" if line.startswith("#") else line for line in text.splitlines())
     reader = csv.reader(lines, strict=True)
     columns, chosen, at_label = list[str](), list[tuple[str, int]](), 0
-    found = SampleTable(array("d"), [], [])
+    samples = SampleTable(array("d"), [], [])
     try:
         for cells in reader:
             if not any(map(str.strip, cells)):
                 continue
             if not columns:
                 columns = [cell.strip() for cell in cells]
-                wanted = [*(features or [one for one in columns if one != label]), label]
+                wanted = [*(features or [column for column in columns if column != label]), label]
                 counts = Counter(columns)
                 places = {name: place for place, name in enumerate(columns)}
                 chosen = [(name, _place(places, counts, name)) for name in wanted]
@@ -87,19 +87,19 @@ def parse_samples(
                 continue
             if len(cells) != len(columns):
                 raise ValueError(f"has {len(cells)} cells for {len(columns)} columns.")
-            found.values.extend([_finite(name, cells[place]) for name, place in chosen])
+            samples.values.extend([_finite(name, cells[place]) for name, place in chosen])
             if not (cell := cells[at_label].strip()):
                 raise ValueError(f"{label} is empty; leave the line out.")
-            found.labels.append(cell)
-            found.lines.append(reader.line_num)
+            samples.labels.append(cell)
+            samples.lines.append(reader.line_num)
     except csv.Error as error:
         raise ScenarioError([f"{where}:{reader.line_num}: is not valid CSV: {error}."]) from None
     except ValueError as error:
         raise ScenarioError([f"{where}:{reader.line_num}: {error}"]) from None
-    if not found.labels or not chosen:
-        lacks = "columns of features" if found.labels else "rows below its columns"
+    if not samples.labels or not chosen:
+        lacks = "columns of features" if samples.labels else "rows below its columns"
         raise ScenarioError([f"{where}: has no {lacks if columns else 'lines'}."])
-    return found
+    return samples
 
 
 def _place(places: Mapping[str, int], counts: Counter[str], name: str) -> int:
@@ -156,9 +156,9 @@ def parse_lines(
     ScenarioError
         With the line and the reason.
     """
-    lines = ("" if line.startswith("#") else line for line in text.splitlines())
-    reader = csv.reader(lines, strict=True)
-    found, columns = list[TableLine](), list[str]()
+    uncommented = ("" if line.startswith("#") else line for line in text.splitlines())
+    reader = csv.reader(uncommented, strict=True)
+    lines, columns = list[TableLine](), list[str]()
     try:
         for cells in reader:
             cells = [cell.strip() for cell in cells]
@@ -167,15 +167,15 @@ def parse_lines(
             elif any(cells):
                 if len(cells) != len(columns):
                     raise ValueError(f"has {len(cells)} cells for {len(columns)} columns.")
-                found.append(TableLine(reader.line_num, dict(zip(columns, cells, strict=True))))
+                lines.append(TableLine(reader.line_num, dict(zip(columns, cells, strict=True))))
     except csv.Error as error:
         raise ScenarioError([f"{where}:{reader.line_num}: is not valid CSV: {error}."]) from None
     except ValueError as error:
         raise ScenarioError([f"{where}:{reader.line_num}: {error}"]) from None
-    if not found:
+    if not lines:
         lacks = "rows below its columns" if columns else f"lines; begin with {','.join(required)}"
         raise ScenarioError([f"{where}: has no {lacks}."])
-    return found
+    return lines
 
 
 def parse_csv(

@@ -74,12 +74,12 @@ def assert_data_parallel(
     if callable(train):
         if arguments:
             options["arguments"] = arguments
-        found = _of_function(train, ranks, options)
+        report = _of_function(train, ranks, options)
     else:
-        found = _of_script(train, ranks, arguments, options)
-    if not found.same:
-        raise AssertionError("\n".join(audit_table.lines(found)))
-    return found
+        report = _of_script(train, ranks, arguments, options)
+    if not report.same:
+        raise AssertionError("\n".join(audit_table.lines(report)))
+    return report
 
 
 def _of_function(

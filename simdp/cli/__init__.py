@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from simdp.cli.commands import COMMANDS, epilog
-from simdp.cli.common import STOPPED, complain
+from simdp.cli.common import STOPPED, warn
 from simdp.version import __version__
 
 MAX_PROBLEMS = 50
@@ -47,19 +47,19 @@ class Commands(TyperGroup):
             return None
         command = COMMANDS[cmd_name]
         module, _, name = command.home.partition(":")
-        found = getattr(import_module(f"simdp.cli.{module}"), name)
-        if not isinstance(found, typer.Typer):
+        function = getattr(import_module(f"simdp.cli.{module}"), name)
+        if not isinstance(function, typer.Typer):
             app = typer.Typer(add_completion=False, **SETTINGS)
-            app.command(name=cmd_name, epilog=command.epilog)(found)
-            found = app
-        made: Any = typer.main.get_command(found)
-        for each in [*getattr(made, "commands", {}).values()] or [made]:
-            each.callback = partial(_without_contradictions, each.callback)
-            for option in each.params:
+            app.command(name=cmd_name, epilog=command.epilog)(function)
+            function = app
+        group: Any = typer.main.get_command(function)
+        for subcommand in [*getattr(group, "commands", {}).values()] or [group]:
+            subcommand.callback = partial(_without_contradictions, subcommand.callback)
+            for option in subcommand.params:
                 option.process_value = partial(_without_emptiness, option, option.process_value)
                 if "--out" in option.opts:
                     option.opts.insert(0, "-o")
-        return made
+        return group
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command typed, or suggest the closest one."""
@@ -114,8 +114,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(shows: bool) -> None:
+    if shows:
         print(f"simdp {__version__}")
         raise typer.Exit
 
@@ -144,7 +144,7 @@ def run_command_line(arguments: list[str] | None = None) -> int:
         if error.filename is not None:
             raise
         _silence_output()
-        complain(f"standard output: cannot be written to: {error.strerror or error}.")
+        warn(f"standard output: cannot be written to: {error.strerror or error}.")
         return 2
 
 
@@ -159,32 +159,32 @@ def _run(arguments: list[str] | None) -> int:
         status = app(arguments, standalone_mode=False)
     except ScenarioError as error:
         for line in error.problems[:MAX_PROBLEMS]:
-            complain(line)
+            warn(line)
         if len(error.problems) > MAX_PROBLEMS:
-            complain(f"and {len(error.problems) - MAX_PROBLEMS} more problems")
+            warn(f"and {len(error.problems) - MAX_PROBLEMS} more problems")
         return error.exit_status
     except SimdpError as error:
         for line in str(error).split("\n"):
-            complain(line)
+            warn(line)
         return error.exit_status
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
     except PermissionError as error:  # of a folder on the way to a file
-        complain(f"{error.filename}: cannot be read: {error.strerror}.")
+        warn(f"{error.filename}: cannot be read: {error.strerror}.")
         return 2
     except MemoryError:
-        complain("not enough memory; try fewer ranks, steps or samples.")
+        warn("not enough memory; try fewer ranks, steps or samples.")
         return 2
     except Exception as error:
         # Typer's errors of usage; their base class is click's, which Typer may bring along itself.
         if not hasattr(error, "format_message"):
             raise
-        complain(_usage(error, sys.argv[1:] if arguments is None else arguments))
+        warn(_usage(error, sys.argv[1:] if arguments is None else arguments))
         return 2
     finally:
         warnings.showwarning = shown
     if status == STOPPED:
-        complain("stopped")
+        warn("stopped")
     return status if isinstance(status, int) else 0
 
 
@@ -239,7 +239,7 @@ def _show(
         otherwise(message, category, *where, **options)
     elif str(message) not in seen:
         seen.add(str(message))
-        complain(str(message))
+        warn(str(message))
 
 
 def _mend_streams() -> None:

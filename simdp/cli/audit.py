@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from simdp.cli.commands import COMMANDS
-from simdp.cli.common import CHECK_FAILED, complain, overrides_of, say, terminal_width
+from simdp.cli.common import CHECK_FAILED, overrides_of, show, terminal_width, warn
 from simdp.cli.completion import CAUSES, SCENARIOS
 from simdp.errors import ScenarioError, unknown_name
 from simdp.files import check_outputs, read_text, write_whole
@@ -123,7 +123,7 @@ class Audit(TyperCommand):
         taken = source is not None and bool(unclaimed) and unclaimed == behind
         if unclaimed and not ctx.resilient_parsing:
             names, them = ", ".join(unclaimed), "it" if len(unclaimed) == 1 else "them"
-            complain(
+            warn(
                 f"{names}: read as audit's; if {script} takes {them}, write -- before the script"
                 if taken
                 else f"{names} went to {script}; write {them} before the script"
@@ -183,23 +183,23 @@ def audit(
     }
     if module or target.endswith(".py"):
         refuse_settings(settings)
-        found = _script(target, arguments or [], module, given, of_script)
+        report = _script(target, arguments or [], module, given, of_script)
     else:
         refuse_script_options(target, arguments or [], of_script)
-        found = _scenario(target, given, settings)
+        report = _scenario(target, given, settings)
     if html is not None:
         from simdp.reports import page
 
         options = {**given._asdict(), **of_script}
         command = command_line(target, arguments or [], module, options, settings or [])
-        write_whole(html, lambda stream: page.write(found, stream, command=command))
+        write_whole(html, lambda stream: page.write(report, stream, command=command))
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(report.to_json())
     else:
         from simdp.reports import audit_table
 
-        say(audit_table.page(found, min(terminal_width(), WIDEST)))
-    return 0 if found.same else CHECK_FAILED
+        show(audit_table.page(report, min(terminal_width(), WIDEST)))
+    return 0 if report.same else CHECK_FAILED
 
 
 def command_line(
@@ -209,9 +209,9 @@ def command_line(
     words = ["audit"]
     for name, value in [*options.items(), ("set", settings)]:
         option = f"--{name.removeprefix('--').replace('_', '-')}"
-        for one in value if isinstance(value, list) else [value]:
-            if one not in (None, False):
-                words += [option] if one is True else [option, str(one)]
+        for argument in value if isinstance(value, list) else [value]:
+            if argument not in (None, False):
+                words += [option] if argument is True else [option, str(argument)]
     return [*words, *(["--module"] if module else []), target, *arguments]
 
 
@@ -227,7 +227,9 @@ def check_causes(allow: list[str]) -> list[str]:
 
     wrong = [cause for cause in allow if cause not in CAUSES]
     if wrong:
-        raise ScenarioError([f"--allow: {unknown_name('cause', one, [*CAUSES])}" for one in wrong])
+        raise ScenarioError(
+            [f"--allow: {unknown_name('cause', name, [*CAUSES])}" for name in wrong]
+        )
     return allow
 
 
@@ -283,7 +285,7 @@ def _scenario(target: str, given: Given, settings: list[str] | None) -> AuditRep
     )
 
 
-def numbers_of_ranks(said: str) -> list[int]:
+def numbers_of_ranks(text: str) -> list[int]:
     """Read numbers of ranks, as 1,2,4.
 
     Raises
@@ -291,10 +293,10 @@ def numbers_of_ranks(said: str) -> list[int]:
     ScenarioError
         If one is not a number of at least 1.
     """
-    parts = [part.strip() for part in said.split(",")]
+    parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise ScenarioError(
-            f"--ranks {said}: is no list of numbers of ranks; write for example 1,2,4."
+            f"--ranks {text}: is no list of numbers of ranks; write for example 1,2,4."
         )
     return sorted({int(part) for part in parts})
 
@@ -331,7 +333,7 @@ def _script(
     return audit_script(request)
 
 
-def ranks_of_script(said: str | None) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+def ranks_of_script(text: str | None) -> tuple[tuple[int, ...], tuple[int, int] | None]:
     """Read numbers of ranks of a script, as 1,2,4; of 4:2 also those before and after resuming.
 
     Raises
@@ -341,23 +343,23 @@ def ranks_of_script(said: str | None) -> tuple[tuple[int, ...], tuple[int, int] 
     """
     from simdp.distributed.launch import MAX_RANKS
 
-    if said is None:
+    if text is None:
         return (1, 2, 4), None
     numbers: list[int] = []
     resume: tuple[int, int] | None = None
-    for part in said.split(","):
+    for part in text.split(","):
         before, colon, after = part.partition(":")
-        both = [one.strip() for one in ([before, after] if colon else [before])]
-        if not all(one.isascii() and one.isdigit() and int(one) for one in both):
+        both = [number.strip() for number in ([before, after] if colon else [before])]
+        if not all(number.isascii() and number.isdigit() and int(number) for number in both):
             raise ScenarioError(
-                f"--ranks {said}: is no list of numbers of ranks; write for example 1,2,4, or "
+                f"--ranks {text}: is no list of numbers of ranks; write for example 1,2,4, or "
                 "4:2 to resume on another number."
             )
-        numbers += [int(one) for one in both]
+        numbers += [int(number) for number in both]
         if colon:
             resume = int(both[0]), int(both[1])
     if max(numbers) > MAX_RANKS:
-        raise ScenarioError(f"--ranks {said}: a rank is a thread; {MAX_RANKS} ranks at most.")
+        raise ScenarioError(f"--ranks {text}: a rank is a thread; {MAX_RANKS} ranks at most.")
     if len(set(numbers)) == 1:
         numbers.append(1)
     return tuple(sorted(set(numbers))), resume

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simdp.cli.commands import COMMANDS, epilog
-from simdp.cli.common import add_pictures, check_folder, complain, earlier_files, put, say
+from simdp.cli.common import add_pictures, check_folder, earlier_files, show, warn, write_text
 from simdp.cli.completion import SCENARIOS
 from simdp.errors import ScenarioError
 
@@ -86,7 +86,7 @@ def nccl_tests(
     from simdp.studies.variants import parse_counts
 
     check_folder(out, "calibration.json", *files)
-    found = calibrate_nccl_tests(
+    calibration = calibrate_nccl_tests(
         files,
         nodes=parse_counts("--nodes", nodes) if nodes else (),
         name=name or files[0].stem,
@@ -98,7 +98,7 @@ def nccl_tests(
         only=only or (),
         wanted=wanted,
     )
-    return _show(found, out, as_json, quiet, not no_plots)
+    return _show(calibration, out, as_json, quiet, not no_plots)
 
 
 @commands.command(
@@ -130,8 +130,8 @@ def ddp(
     from simdp.studies.calibrate.ddp import calibrate_ddp
 
     check_folder(out, "calibration.json", *files)
-    found = calibrate_ddp(files, fit or (), name, wanted)
-    return _show(found, out, as_json, quiet, not no_plots)
+    calibration = calibrate_ddp(files, fit or (), name, wanted)
+    return _show(calibration, out, as_json, quiet, not no_plots)
 
 
 @commands.command(epilog=epilog("calibrate baseline measured.yaml --ranks 2"))
@@ -153,13 +153,13 @@ def baseline(
     from simdp.results.metrics import to_json
     from simdp.studies.calibrate.steps import solve_baselines
 
-    found = solve_baselines(files, ranks, weigh)
+    baselines = solve_baselines(files, ranks, weigh)
     if as_json:
-        sys.stdout.write(to_json(found))
+        sys.stdout.write(to_json(baselines))
     elif not quiet:
         from simdp.reports import validation_table
 
-        say(validation_table.baselines(found))
+        show(validation_table.baselines(baselines))
     return 0
 
 
@@ -192,45 +192,49 @@ def rows(
     from simdp.studies.calibrate.rows import scenarios_from_table
 
     check_outputs(out / "scenario.yaml")
-    found = scenarios_from_table(table, out, compute, source)
-    there = [out / one.file for one in found.scenarios if (out / one.file).exists()]
+    written = scenarios_from_table(table, out, compute, source)
+    there = [path for made in written.scenarios if (path := out / made.file).exists()]
     if there and not force:
         raise ScenarioError(
             [f"{file}: is there already; add --force, or --out another folder." for file in there]
         )
     with whole_files(out) as add:
-        for one in found.scenarios:
-            add(one.file, partial(put, text=one.text))
-    for row in found.left_out:
-        complain(f"{table}: line {row.line} is left out: {row.reason}")
-    if found.unused_columns:
-        complain(f"{table}: columns without a meaning: {', '.join(found.unused_columns)}")
+        for made in written.scenarios:
+            add(made.file, partial(write_text, text=made.text))
+    for row in written.left_out:
+        warn(f"{table}: line {row.line} is left out: {row.reason}")
+    if written.unused_columns:
+        warn(f"{table}: columns without a meaning: {', '.join(written.unused_columns)}")
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(written.to_json())
     elif not quiet:
         from simdp.reports import validation_table
 
-        say(validation_table.written_scenarios(found))
-        say(f"files in {out}; next: python -m simdp validate {out}")
+        show(validation_table.written_scenarios(written))
+        show(f"files in {out}; next: python -m simdp validate {out}")
     return 0
 
 
 def _show(
-    found: CalibrationStudy | StepCalibration, out: Path, as_json: bool, quiet: bool, plots: bool
+    calibration: CalibrationStudy | StepCalibration,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    plots: bool,
 ) -> int:
     """Write the entry and its files, and print the fit."""
     from simdp.files import whole_files
 
     with whole_files(out, earlier_files(out)) as add:
-        add(f"{found.name}.yaml", lambda stream: put(stream, found.entry))
-        add("calibration.json", lambda stream: put(stream, found.to_json()))
+        add(f"{calibration.name}.yaml", lambda stream: write_text(stream, calibration.entry))
+        add("calibration.json", lambda stream: write_text(stream, calibration.to_json()))
         if plots:
-            add_pictures(add, found)
+            add_pictures(add, calibration)
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(calibration.to_json())
     elif not quiet:
         from simdp.reports import validation_table
 
-        say(validation_table.tables(found))
-        say(f"files in {out}; use it as cluster.machine: {out / found.name}.yaml")
+        show(validation_table.tables(calibration))
+        show(f"files in {out}; use it as cluster.machine: {out / calibration.name}.yaml")
     return 0

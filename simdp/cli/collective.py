@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from simdp.cli.common import add_pictures, check_folder, earlier_files, put, say
+from simdp.cli.common import add_pictures, check_folder, earlier_files, show, write_text
 from simdp.cli.completion import clusters
 
 
@@ -54,7 +54,7 @@ def collective(
         Request(name, cluster, algorithms, world_size, sizes, root, dtype, against, split)
     )
     with whole_files(out, earlier_files(out)) as add:
-        add("collective.json", lambda stream: put(stream, study.to_json()))
+        add("collective.json", lambda stream: write_text(stream, study.to_json()))
         if not no_plots:
             add_pictures(add, study)
     if as_json:
@@ -62,6 +62,6 @@ def collective(
     elif not quiet:
         from simdp.reports import collective_table
 
-        say(collective_table.tables(study))
-        say(f"files in {out}")
+        show(collective_table.tables(study))
+        show(f"files in {out}")
     return 0

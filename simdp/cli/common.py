@@ -69,13 +69,13 @@ class Shared(NamedTuple):
     @property
     def given(self) -> list[str]:
         """The options that were given."""
-        said = {
+        options = {
             "--workers": self.workers is not None,
             "--scheduler": self.scheduler is not None,
             "--continue": self.go_on,
             "--store": self.path is not None,
         }
-        return [option for option, there in said.items() if there]
+        return [option for option, there in options.items() if there]
 
     def check(self) -> None:
         """Refuse options that contradict each other."""
@@ -97,9 +97,9 @@ class Shared(NamedTuple):
             yield store
             if self.go_on and not quiet:
                 num_other = store.num_other
-                complain(f"points that were done already: {store.num_found}")
+                warn(f"points that were done already: {store.num_found}")
                 if num_other:
-                    complain(
+                    warn(
                         f"{store.path}: {num_other} points are of other versions of simdp, and "
                         "were not taken"
                     )
@@ -160,7 +160,7 @@ def progress_bar(what: str, silent: bool) -> Iterator[Callable[[int, int], None]
 NoPlots = Annotated[bool, typer.Option("--no-plots", help="Draw no pictures, and no page.")]
 
 
-def complain(line: str) -> None:
+def warn(line: str) -> None:
     """Print a line on standard error, if that takes it, broken between words on a terminal."""
     line = one_line(line)
     if sys.stderr.isatty():
@@ -187,7 +187,7 @@ STOPPED = 130
 """Exit status of a run that Ctrl-C ended."""
 
 
-def say(renderable: Any) -> None:
+def show(renderable: Any) -> None:
     """Print a Rich renderable."""
     from rich.console import Console
 
@@ -255,8 +255,8 @@ def _with_catalogue_devices(key: str, value: Any) -> Any:
     from simdp.cluster.hardware import catalogue_device
 
     listed = value if isinstance(value, list) else [value]
-    found = [(isinstance(one, str) and catalogue_device(one)) or one for one in listed]
-    return found if isinstance(value, list) else found[0]
+    devices = [(isinstance(name, str) and catalogue_device(name)) or name for name in listed]
+    return devices if isinstance(value, list) else devices[0]
 
 
 def listed_values(
@@ -280,19 +280,19 @@ def listed_values(
     """
     from simdp.files import parse_yaml
 
-    found: dict[str, list[Any]] = {}
+    lists: dict[str, list[Any]] = {}
     for text in given:
         key, equals, values = text.partition("=")
         if not equals or not key:
             raise ScenarioError(f"{option} {text}: is not KEY=V1,V2; write for example {example}.")
-        if key in found:
+        if key in lists:
             raise ScenarioError(
                 f"{option} {text}: {key} is there already; give all its values at once."
             )
-        told = short(key, values) if short is not None else None
-        parsed = parse_yaml(f"[{values}]", f"{option} {text}") if told is None else told
-        found[key] = _with_catalogue_devices(key, parsed)
-    return found
+        expanded = short(key, values) if short is not None else None
+        parsed = parse_yaml(f"[{values}]", f"{option} {text}") if expanded is None else expanded
+        lists[key] = _with_catalogue_devices(key, parsed)
+    return lists
 
 
 def folder_of(
@@ -307,12 +307,12 @@ def folder_of(
     return Path("runs") / f"{as_written(find(scenario), settings, swept)['name']}-{end}"
 
 
-def put(stream: Any, text: str) -> None:
+def write_text(stream: Any, text: str) -> None:
     """Write text to a binary stream."""
     stream.write(text.encode())
 
 
-def retold(
+def reproduction(
     command: str,
     scenario: Path,
     settings: Sequence[str] | None,
@@ -331,12 +331,12 @@ def retold(
     options : mapping of str to str, optional
         Others, with their values.
     """
-    told = [command, scenario.name if scenario.is_absolute() else str(scenario)]
+    words = [command, scenario.name if scenario.is_absolute() else str(scenario)]
     for setting in settings or ():
-        told += ["--set", setting]
+        words += ["--set", setting]
     for option, value in (options or {}).items():
-        told += [option, value]
-    return told
+        words += [option, value]
+    return words
 
 
 def add_page(add: Any, document: Any, **more: Any) -> None:
@@ -446,7 +446,7 @@ def earlier_files(folder: Path, *patterns: str) -> Iterator[str]:
 PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 
 
-def ranks_of(said: str) -> list[int]:
+def ranks_of(text: str) -> list[int]:
     """Read which ranks are meant.
 
     Raises
@@ -457,11 +457,11 @@ def ranks_of(said: str) -> list[int]:
     from simdp.cluster import MAX_WORLD_SIZE
 
     ranks = set[int]()
-    for part in said.split(","):
+    for part in text.split(","):
         match = PART.fullmatch(part.strip())
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
         if not int(low) <= int(high) < MAX_WORLD_SIZE:
             wanted = f"write such as 0-7 or 0,3,8-15, all below {MAX_WORLD_SIZE}."
-            raise ScenarioError(f"--ranks: {said!r} is no list of ranks; {wanted}")
+            raise ScenarioError(f"--ranks: {text!r} is no list of ranks; {wanted}")
         ranks.update(range(int(low), int(high) + 1))
     return sorted(ranks)

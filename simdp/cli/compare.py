@@ -26,10 +26,10 @@ from simdp.cli.common import (
     listed_values,
     overrides_of,
     progress_bar,
-    put,
-    retold,
-    say,
+    reproduction,
+    show,
     table_writer,
+    write_text,
 )
 
 RESULT_HELP = (
@@ -70,7 +70,7 @@ def compare(
     check_folder(folder, "comparison.json", scenario)
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar("compare", quiet) as progress:
-        found = study.compare(
+        comparison = study.compare(
             file,
             values,
             overrides,
@@ -79,21 +79,23 @@ def compare(
             progress=progress,
             store=kept,
         )
-    found.scenario = move_paths(found.scenario, file.parent.resolve(), folder.resolve())
+    comparison.scenario = move_paths(comparison.scenario, file.parent.resolve(), folder.resolve())
     with whole_files(folder, earlier_files(folder)) as add:
-        add("comparison.json", lambda stream: put(stream, found.to_json()))
+        add("comparison.json", lambda stream: write_text(stream, comparison.to_json()))
         if not no_plots:
-            asked = [f"--over={text}" for text in over]
-            add_page(add, found, command=[*retold("compare", scenario, settings), *asked])
-            add_pictures(add, found)
-    write_table(found.columns)
+            options = [f"--over={text}" for text in over]
+            add_page(
+                add, comparison, command=[*reproduction("compare", scenario, settings), *options]
+            )
+            add_pictures(add, comparison)
+    write_table(comparison.columns)
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(comparison.to_json())
     elif not quiet:
         from simdp.reports import sweep_table
 
-        say(sweep_table.table(found))
-        say(f"files in {folder}")
+        show(sweep_table.table(comparison))
+        show(f"files in {folder}")
     return 0
 
 
@@ -117,17 +119,17 @@ def compare_results(
 
     if out is not None:
         check_folder(out, "difference.json", a, b)
-    found = study.compare_results(a, b, attribution=not no_attribution)
+    difference = study.compare_results(a, b, attribution=not no_attribution)
     if out is not None:
         with whole_files(out, earlier_files(out)) as add:
-            add("difference.json", lambda stream: put(stream, found.to_json()))
-            add_page(add, found)
+            add("difference.json", lambda stream: write_text(stream, difference.to_json()))
+            add_page(add, difference)
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(difference.to_json())
     else:
         from simdp.reports import difference_table
 
-        say(difference_table.table(found))
+        show(difference_table.table(difference))
         if out is not None:
-            say(f"files in {out}")
+            show(f"files in {out}")
     return 0

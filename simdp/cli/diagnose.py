@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simdp.cli.common import parsed_model, put, say
+from simdp.cli.common import parsed_model, show, write_text
 from simdp.cli.completion import DEVICES, MODELS, PRECISIONS, STRATEGIES, clusters
 from simdp.errors import ScenarioError
 
@@ -140,19 +140,21 @@ def diagnose(
         "node-size": node_size,
         "precision": precision,
     }
-    found, title, command = _found(paths or [], named, options, not no_remedies)
+    diagnosis, title, command = _found(paths or [], named, options, not no_remedies)
     if out is not None:
-        write_whole(out, lambda stream: put(stream, found.to_json()))
+        write_whole(out, lambda stream: write_text(stream, diagnosis.to_json()))
     if html is not None:
         from simdp.reports import page
 
-        write_whole(html, lambda stream: page.write(found, stream, command=command, title=title))
+        write_whole(
+            html, lambda stream: page.write(diagnosis, stream, command=command, title=title)
+        )
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(diagnosis.to_json())
     else:
         from simdp.reports import diagnosis_table
 
-        say(diagnosis_table.page(found, title))
+        show(diagnosis_table.page(diagnosis, title))
     return 0
 
 
@@ -171,11 +173,11 @@ def _found(
             why = f"contradict each other, as {option} is for a job without a trace"
             raise ScenarioError(f"{paths[0]}, {option}: {why}; leave one of them out.")
         raw = None if model is None else parsed_model(model, "--model")
-        found = _of_files(paths, machine, remedies, raw)
+        diagnosis = _of_files(paths, machine, remedies, raw)
         names = ["standard input" if str(path) == "-" else path.name for path in paths]
         title = names[0] if len(names) == 1 else f"{len(names)} files"
         command = ["diagnose", *map(str, paths), *(["--model", model] if model else [])]
-        return found, title, [*command, *of_machine]
+        return diagnosis, title, [*command, *of_machine]
     if not given:
         raise ScenarioError(
             "FILE, --step: neither given; give a trace or a log, or, without one, for example "
@@ -213,9 +215,9 @@ def _of_files(paths: list[Path], machine: str | None, remedies: bool, model: Any
                 copyfileobj(sys.stdin.buffer, stream)
         files = [piped if str(path) == "-" else path for path in paths]
         try:
-            found = study.diagnose(files, machine=machine, remedies=remedies, model=model)
+            diagnosis = study.diagnose(files, machine=machine, remedies=remedies, model=model)
         except ScenarioError as error:
             named = [line.replace(str(piped), STANDARD_INPUT) for line in error.problems]
             raise ScenarioError(named) from None
-        named = [line.replace(str(piped), STANDARD_INPUT) for line in found.remarks]
-        return replace(found, remarks=tuple(named))
+        named = [line.replace(str(piped), STANDARD_INPUT) for line in diagnosis.remarks]
+        return replace(diagnosis, remarks=tuple(named))

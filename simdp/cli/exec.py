@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simdp.cli.common import check_folder, earlier_files, put, say
+from simdp.cli.common import check_folder, earlier_files, show, write_text
 from simdp.cli.completion import clusters
 from simdp.errors import ScenarioError
 
@@ -59,20 +59,20 @@ def execute(
         result = run_script(program, where, arguments or [], seed)
     write_program(result, folder, not no_plots)
     if as_json:
-        told = {
+        summary = {
             "program": str(program),
             "cluster": where.name,
             "world_size": result.world_size,
             "simulated_s": result.simulated_s,
             "rank_s": result.clocks.tolist(),
         }
-        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        sys.stdout.write(json.dumps(summary, indent=1) + "\n")
     elif not quiet:
         from simdp.reports.figures import seconds
 
         count = f"{result.world_size} rank{'s' if result.world_size > 1 else ''}"
         took = seconds(result.simulated_s) if result.simulated_s else "0 s"
-        say(f"{count} on {where.name}: {took} simulated; files in {folder}")
+        show(f"{count} on {where.name}: {took} simulated; files in {folder}")
     return 0
 
 
@@ -106,7 +106,7 @@ def write_program(result: ProgramResult, folder: Path, plots: bool) -> None:
 
     with whole_files(folder, earlier_files(folder)) as add:
         text = chrome_trace.write(result.study().points[0])
-        add("trace.json", lambda stream: put(stream, text))
+        add("trace.json", lambda stream: write_text(stream, text))
         if plots and len(result.trace):
             from simdp.reports.plots import render
 

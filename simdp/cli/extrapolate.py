@@ -26,8 +26,8 @@ from simdp.cli.common import (
     earlier_files,
     overrides_of,
     progress_bar,
-    put,
-    say,
+    show,
+    write_text,
 )
 from simdp.cli.completion import DEVICES, MACHINES, STRATEGIES
 from simdp.errors import ScenarioError
@@ -137,8 +137,8 @@ def extrapolate(
     elif not quiet:
         from simdp.reports import sweep_table
 
-        say(sweep_table.extrapolation_table(made.found))
-        say(f"files in {folder}: a scenario of each machine")
+        show(sweep_table.extrapolation_table(made.found))
+        show(f"files in {folder}: a scenario of each machine")
     return 0
 
 
@@ -160,10 +160,10 @@ def _request(gpus: str, on: str | None, strategy: str | None) -> ExtrapolationRe
 
 def _command(sources: list[str], gpus: str, on: str | None, strategy: str | None) -> list[str]:
     """The command line, reduced to the points."""
-    told = ["extrapolate", *sources, "--gpus", gpus]
+    words = ["extrapolate", *sources, "--gpus", gpus]
     for option, value in {"--on": on, "--strategy": strategy}.items():
-        told += [] if value is None else [option, value]
-    return told
+        words += [] if value is None else [option, value]
+    return words
 
 
 @contextmanager
@@ -228,15 +228,15 @@ def _refuse_unsuited(sources: list[str], is_traces: bool, given: dict[str, Any])
     wrong = ("--step-time", "--set") if is_traces else of_traces
     what = "traces" if is_traces else "a script or scenario"
     of = "scripts and scenarios" if is_traces else "traces"
-    found = [
+    lines = [
         f"{option}: is of {of}, and {sources[0]} is {what}; leave it out."
         for option in wrong
         if given[option]
     ]
     if Path(sources[0]).suffix in SCENARIO and len(sources) > 1:
-        found.append(f"{sources[1]}: one scenario is extrapolated at a time; leave the others out.")
-    if found:
-        raise ScenarioError(found)
+        lines.append(f"{sources[1]}: one scenario is extrapolated at a time; leave the others out.")
+    if lines:
+        raise ScenarioError(lines)
 
 
 def _write(
@@ -248,12 +248,12 @@ def _write(
 
     base, inside = recording.base.resolve(), recording.step.kind != "scenario"
     with whole_files(folder, earlier_files(folder)) as add:
-        add("extrapolation.json", lambda stream: put(stream, made.found.to_json()))
+        add("extrapolation.json", lambda stream: write_text(stream, made.found.to_json()))
         if command is not None:
             add_page(add, made.study, command=command)
         for name, raw in made.scenarios.items():
             moved = raw if inside else move_paths(raw, base, folder.resolve())
-            add(name, partial(put, text=format_yaml(moved)))
+            add(name, partial(write_text, text=format_yaml(moved)))
         if inside:  # files of a temporary folder
             for path in dict.fromkeys(named_files(next(iter(made.scenarios.values())), base)):
                 add(path.name, methodcaller("write", path.read_bytes()))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simdp.cli.common import parsed_model, say
+from simdp.cli.common import parsed_model, show
 from simdp.cli.completion import DEVICES, MACHINES, MODELS, PRECISIONS, STRATEGIES
 from simdp.errors import ScenarioError
 
@@ -86,7 +86,7 @@ def fits(
     from simdp.studies.fits import fitting
     from simdp.studies.methods import FitsRequest
 
-    asked = FitsRequest(
+    request = FitsRequest(
         parsed_model(model, "MODEL"),
         None if gpus == LEAST else whole_number(gpus),
         machine,
@@ -100,13 +100,13 @@ def fits(
         method,
         checked_size("--host-memory", host_memory),
     )
-    found = fitting(asked)
+    fits = fitting(request)
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(fits.to_json())
     else:
         from simdp.reports import sweep_table
 
-        say(sweep_table.fitting_table(found))
+        show(sweep_table.fitting_table(fits))
     return 0
 
 

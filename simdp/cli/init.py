@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simdp.cli.common import complain, parsed_model, put
+from simdp.cli.common import parsed_model, warn, write_text
 from simdp.cli.completion import MODELS, STRATEGIES
 from simdp.cli.fits import (
     Device,
@@ -74,7 +74,7 @@ def init(
         gpus = _ask_size(machine, device, node_size)
     if len(missing) == len(NEEDED) and strategy is None:
         strategy = _ask_strategy()
-    asked = FitsRequest(
+    request = FitsRequest(
         model=_parsed("--model", model),
         gpus=gpus,
         machine=machine,
@@ -88,8 +88,8 @@ def init(
         method=method,
         host_memory=checked_size("--host-memory", host_memory),
     )
-    text = first_scenario(asked, out)
-    write_whole(out, lambda stream: put(stream, text))
+    text = first_scenario(request, out)
+    write_whole(out, lambda stream: write_text(stream, text))
     print(f"wrote {out}; next: python -m simdp run {out}")
     return 0
 
@@ -135,7 +135,7 @@ def _ask(question: str, usual: str, check: Callable[[str], object]) -> str:
             check(text)
         except ScenarioError as error:
             for line in error.problems:
-                complain(line)
+                warn(line)
         else:
             return text
 

@@ -23,9 +23,9 @@ from simdp.cli.common import (
     earlier_files,
     load,
     progress_bar,
-    put,
-    retold,
-    say,
+    reproduction,
+    show,
+    write_text,
 )
 from simdp.errors import ScenarioError, UnitError
 
@@ -63,7 +63,7 @@ def job(
     check_folder(folder, "job.json", scenario)
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar(chosen.name, quiet) as progress:
-        found = study.job(
+        jobs = study.job(
             chosen,
             runs=runs,
             workers=workers or threads.available(),
@@ -73,33 +73,33 @@ def job(
             store=kept,
             train=train,
         )
-    found.scenario = chosen.resolved(folder)  # so that it loads again from there
-    asked = {"--runs": str(runs), **({"--until": until} if until else {})}
-    _write(found, folder, None if no_plots else retold("job", scenario, settings, asked))
+    jobs.scenario = chosen.resolved(folder)  # so that it loads again from there
+    options = {"--runs": str(runs), **({"--until": until} if until else {})}
+    _write(jobs, folder, None if no_plots else reproduction("job", scenario, settings, options))
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(jobs.to_json())
     elif not quiet:
         from simdp.reports import job_table
 
-        say(job_table.table(found))
-        say(f"files in {folder}")
+        show(job_table.table(jobs))
+        show(f"files in {folder}")
     return 0
 
 
-def _write(found: JobStudy, folder: Path, drawn: list[str] | None) -> None:
+def _write(jobs: JobStudy, folder: Path, drawn: list[str] | None) -> None:
     """Write every file of an ensemble, or none; with the command line, the page and pictures."""
     from simdp.files import put_npz, whole_files
 
     weights = "weights.npz", "weights-[0-9]*.npz"
     with whole_files(folder, earlier_files(folder, *weights)) as add:
-        add("job.json", lambda stream: put(stream, found.to_json()))
-        for number, point in enumerate(found.points):
+        add("job.json", lambda stream: write_text(stream, jobs.to_json()))
+        for number, point in enumerate(jobs.points):
             if point.trained is not None:
-                name = f"weights-{number}.npz" if found.scenario["sweep"] else "weights.npz"
+                name = f"weights-{number}.npz" if jobs.scenario["sweep"] else "weights.npz"
                 add(name, partial(put_npz, point.trained.weights()))
         if drawn is not None:
-            add_page(add, found, command=drawn)
-            add_pictures(add, found)
+            add_page(add, jobs, command=drawn)
+            add_pictures(add, jobs)
 
 
 def _deadline(until: str | None) -> float | None:

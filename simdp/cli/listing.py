@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from simdp.cli.common import put, say
+from simdp.cli.common import show, write_text
 from simdp.cli.completion import FAMILIES
 from simdp.errors import ScenarioError, unknown_name
 
@@ -30,7 +30,7 @@ def list_kinds(
         raise ScenarioError(unknown_name("family", family, names()))
     shown = [family] if family else [name for name in names() if not (where and name in CODELESS)]
     lines = places if where else kinds
-    say(wide_table.kinds({name: lines(name) for name in shown}))
+    show(wide_table.kinds({name: lines(name) for name in shown}))
     return 0
 
 
@@ -46,7 +46,7 @@ def schema(
     if out is None:
         sys.stdout.write(text())
         return 0
-    write_whole(out, partial(put, text=text()))
+    write_whole(out, partial(write_text, text=text()))
     print(f"{FOR_EDITORS}{out}")
     return 0
 

@@ -25,9 +25,9 @@ from simdp.cli.common import (
     folder_of,
     listed_values,
     overrides_of,
-    put,
-    retold,
-    say,
+    reproduction,
+    show,
+    write_text,
 )
 from simdp.errors import ScenarioError, unknown_name
 
@@ -97,9 +97,9 @@ def plan(
 
     Shared(workers, scheduler, go_on, None).check()
     limits = {"deadline": deadline, "budget": budget, "energy": energy, "memory": max_memory}
-    asked = _asked(goal, limits, choose or [], global_batch, sure)
+    request = _asked(goal, limits, choose or [], global_batch, sure)
     overrides = overrides_of(settings)
-    folder = folder_of(out, scenario, overrides, asked.choices, "plan")
+    folder = folder_of(out, scenario, overrides, request.choices, "plan")
     check_folder(folder, "plan.json", scenario)
     kept = (out.parent if out else Path("runs")) / "points"
     with (
@@ -107,18 +107,20 @@ def plan(
         Store(kept, go_on) as store,
         _line(quiet) as progress,
     ):
-        found = study(scenario, asked, overrides, executor=at_work, store=store, progress=progress)
+        plans = study(
+            scenario, request, overrides, executor=at_work, store=store, progress=progress
+        )
     given = {**limits, "sure": sure, "global-batch": global_batch}
-    told = retold("plan", scenario, settings, {"--for": goal, **_options(given)})
-    told += [f"--choose={text}" for text in choose or ()]
-    _write(found, folder, ready(scenario, found, overrides, folder), told)
+    command = reproduction("plan", scenario, settings, {"--for": goal, **_options(given)})
+    command += [f"--choose={text}" for text in choose or ()]
+    _write(plans, folder, ready(scenario, plans, overrides, folder), command)
     if as_json:
-        sys.stdout.write(found.to_json())
+        sys.stdout.write(plans.to_json())
     elif not quiet:
         from simdp.reports import plan_table
 
-        say(plan_table.table(found))
-        say(f"files in {folder}: a scenario of each")
+        show(plan_table.table(plans))
+        show(f"files in {folder}: a scenario of each")
     return 0
 
 
@@ -129,15 +131,15 @@ def _options(given: Mapping[str, object]) -> dict[str, str]:
 
 
 def _write(
-    found: PlanResult, folder: Path, scenarios: Mapping[str, Mapping[str, Any]], command: list[str]
+    plans: PlanResult, folder: Path, scenarios: Mapping[str, Mapping[str, Any]], command: list[str]
 ) -> None:
     from simdp.files import format_yaml, whole_files
 
     with whole_files(folder, earlier_files(folder, "option-[0-9]*.yaml")) as add:
-        add("plan.json", lambda stream: put(stream, found.to_json()))
-        add_page(add, found, command=command)
+        add("plan.json", lambda stream: write_text(stream, plans.to_json()))
+        add_page(add, plans, command=command)
         for name, raw in scenarios.items():
-            add(name, partial(put, text=format_yaml(dict(raw))))
+            add(name, partial(write_text, text=format_yaml(dict(raw))))
 
 
 def _asked(
@@ -152,10 +154,10 @@ def _asked(
 
     if goal not in GOALS:
         raise ScenarioError(f"--for: {unknown_name('goal', goal, list(GOALS))}")
-    found = {name: parse_limit(name, text) for name, text in limits.items() if text is not None}
+    parsed = {name: parse_limit(name, text) for name, text in limits.items() if text is not None}
     known = None if sure is None else parse_sure(sure)
     start = PlanRequest(goal, choices=_choices(choose), global_batch=global_batch, sure=known)
-    return replace(start, **found)  # type: ignore[arg-type]
+    return replace(start, **parsed)  # type: ignore[arg-type]
 
 
 def _choices(choose: list[str]) -> dict[str, list[Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simdp.cli.common import INVALID, complain, progress_bar
+from simdp.cli.common import INVALID, progress_bar, warn
 from simdp.probes.arguments import BACKENDS, DEVICES, OPTIMIZERS, PRECISIONS
 from simdp.probes.zoo import MODELS
 
@@ -102,8 +102,8 @@ def probe(
     parts = plan.parts(request, plan.quick_steps(request))
     num_steps = plan.affordable_steps(request, parts)
     _print_plan(parts, num_steps, request.device)
-    found, seconds = _run(parts, num_steps)
-    return _finish(found, seconds, out)
+    findings, seconds = _run(parts, num_steps)
+    return _finish(findings, seconds, out)
 
 
 def _print(line: str) -> None:
@@ -139,26 +139,26 @@ def _run(parts: list[ProbePart], steps: int) -> tuple[Findings, float]:
                 end = f"{seconds:.0f} s" if reason is None else f"not measured: {reason}"
                 _print(f"{title}: {end}")
 
-        found = plan.run_parts(parts, steps, plan.PartProgress(move, finish))
-    return found, sum(taken)
+        findings = plan.run_parts(parts, steps, plan.PartProgress(move, finish))
+    return findings, sum(taken)
 
 
-def _finish(found: Findings, seconds: float, out: Path) -> int:
+def _finish(findings: Findings, seconds: float, out: Path) -> int:
     """Write and print what was found; the exit status is that of wrong input if a part failed."""
     from simdp.probes.findings import write_files
     from simdp.probes.record import write_text
     from simdp.probes.report import report
 
-    if found.records:
-        paths = write_files(found, out)
-        text = report(found, _predictions(paths), seconds)
+    if findings.records:
+        paths = write_files(findings, out)
+        text = report(findings, _predictions(paths), seconds)
         write_text(out / "report.txt", text)
         sys.stdout.write(f"\n{text}\n")
         following = f"; next: python -m simdp validate {paths[0]}" if paths else ""
         print(f"files in {out}{following}")
-    for part, reason in found.failures:
-        complain(f"{part}: {reason}")
-    return INVALID if found.failures else 0
+    for part, reason in findings.failures:
+        warn(f"{part}: {reason}")
+    return INVALID if findings.failures else 0
 
 
 def _predictions(paths: list[Path]) -> list[SimulatedStep]:
@@ -168,9 +168,9 @@ def _predictions(paths: list[Path]) -> list[SimulatedStep]:
 
     if not paths:
         return []
-    found = validate(paths, workers=1, intervals="none")
-    for one in found.not_compared:
-        complain(one.line)
+    validation = validate(paths, workers=1, intervals="none")
+    for failure in validation.not_compared:
+        warn(failure.line)
     return [
         SimulatedStep(
             point.scenario,
@@ -179,5 +179,5 @@ def _predictions(paths: list[Path]) -> list[SimulatedStep]:
             point.simulated,
             point.is_predicted,
         )
-        for point in found.points
+        for point in validation.points
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simdp.cli.common import put, say
+from simdp.cli.common import show, write_text
 from simdp.cli.completion import DEVICES, MACHINES
 from simdp.errors import ScenarioError
 
@@ -59,7 +59,7 @@ def replay(
     if out.suffix not in (".yaml", ".yml"):
         raise ScenarioError(f"--out {out}: is no YAML file; write for example scenario.yaml.")
     check_outputs(out)
-    found = replay_of(
+    replayed_job = replay_of(
         read_job(traces),
         machine=machine,
         device=device,
@@ -67,24 +67,24 @@ def replay(
         gradients=None if gradients is None else size_of(gradients),
         name=out.stem,
     )
-    replayed = float(found.simulate().metrics.step_time_s)
+    replayed = float(replayed_job.simulate().metrics.step_time_s)
     command = " ".join(["python -m simdp replay", *(path.name for path in traces)])
     with whole_files(out.parent) as add:
-        add(out.name, lambda stream: put(stream, found.text(command)))
-        add(found.profile_name, lambda stream: put(stream, found.profile))
-    _show(found, replayed, out)
+        add(out.name, lambda stream: write_text(stream, replayed_job.text(command)))
+        add(replayed_job.profile_name, lambda stream: write_text(stream, replayed_job.profile))
+    _show(replayed_job, replayed, out)
     return 0
 
 
-def _show(found: Replayed, replayed: float, out: Path) -> None:
+def _show(job: Replayed, replayed: float, out: Path) -> None:
     """Print the scenario found and the parts that cannot be replayed."""
     from simdp.reports.figures import nbytes, seconds
 
-    off = replayed / found.step_time_s - 1
-    say(f"traces:    {found.num_traces} of {found.num_ranks} ranks, {found.num_steps} steps")
-    say(f"step:      {seconds(found.step_time_s)}; replayed {seconds(replayed)}, {off:+.2%}")
-    say(f"strategy:  {found.scenario['strategy']['kind']}, gradients of {nbytes(found.nbytes)}")
-    for line in found.remarks:
-        say(f"  - {line}")
-    say(f"scenario:  {out}, and {found.profile_name} beside it; predict with")
-    say(f"  python -m simdp run {out} --set cluster.world_size=64")
+    off = replayed / job.step_time_s - 1
+    show(f"traces:    {job.num_traces} of {job.num_ranks} ranks, {job.num_steps} steps")
+    show(f"step:      {seconds(job.step_time_s)}; replayed {seconds(replayed)}, {off:+.2%}")
+    show(f"strategy:  {job.scenario['strategy']['kind']}, gradients of {nbytes(job.nbytes)}")
+    for line in job.remarks:
+        show(f"  - {line}")
+    show(f"scenario:  {out}, and {job.profile_name} beside it; predict with")
+    show(f"  python -m simdp run {out} --set cluster.world_size=64")

@@ -25,14 +25,14 @@ from simdp.cli.common import (
     add_page,
     add_pictures,
     check_folder,
-    complain,
     earlier_files,
     load,
     progress_bar,
-    put,
-    retold,
-    say,
+    reproduction,
+    show,
     table_writer,
+    warn,
+    write_text,
 )
 from simdp.cli.completion import DEVICES, SCENARIOS
 from simdp.errors import ScenarioError, unknown_name
@@ -120,9 +120,9 @@ def run(
     settings = _settings(settings, gpus, device)
     chosen = load(scenario, settings)
     folder = out or Path("runs") / chosen.name
-    asked = {"--stop-after": stop_after, "--save-state": save_state, "--resume": resume}
+    state_options = {"--stop-after": stop_after, "--save-state": save_state, "--resume": resume}
     shared = Shared(workers, scheduler, go_on, store)
-    _refuse_unsuited(chosen, save_weights is not None, asked, shared.given)
+    _refuse_unsuited(chosen, save_weights is not None, state_options, shared.given)
     listed = _listed(chosen, traces, ranks)
     part = RunPart(stop_after, resume, save_state is not None)
     write_table = table_writer(table)
@@ -134,8 +134,8 @@ def run(
         study = _simulate(chosen, fabric, part, shared, points, progress)
     study.scenario = chosen.resolved(folder)  # so that it loads again from there
     advice = None if as_json or quiet else _advice(chosen, study, part)
-    told = {"command": _command(scenario, settings, fabric, part), "advice": advice}
-    _write(study, folder, None if no_plots else told, save_weights, save_state)
+    page_options = {"command": _command(scenario, settings, fabric, part), "advice": advice}
+    _write(study, folder, None if no_plots else page_options, save_weights, save_state)
     write_table(study.columns)
     if listed is not None:
         study.points[-1].save_traces(folder / "traces", listed)
@@ -157,14 +157,14 @@ def _command(scenario: Path, settings: list[str] | None, fabric: str, part: RunP
     """The command line, reduced to the options that affect results."""
     options = {"--fabric": fabric, "--stop-after": part.stop_after, "--resume": part.resume}
     given = {name: str(value) for name, value in options.items() if value not in (None, "auto")}
-    return retold("run", scenario, settings, given)
+    return reproduction("run", scenario, settings, given)
 
 
 def _refuse_unsuited(
-    scenario: Scenario, weights: bool, asked: dict[str, Any], shared: list[str]
+    scenario: Scenario, weights: bool, state_options: dict[str, Any], shared: list[str]
 ) -> None:
     """Refuse options that only a sweep has, or only a run without one."""
-    part = [option for option, value in asked.items() if value is not None]
+    part = [option for option, value in state_options.items() if value is not None]
     if weights and (scenario.sweep or not scenario.numerics):
         why = "a sweep trains many models" if scenario.sweep else "numerics: false trains none"
         raise ScenarioError(f"--save-weights: {why}; leave it out, or --set what it needs.")
@@ -203,13 +203,13 @@ def _say(
     """Print the summary; with ``verbose`` every rank, the slowest ones, and batches."""
     from simdp.reports import table
 
-    say(table.summary(study, advice, verbose))
+    show(table.summary(study, advice, verbose))
     if verbose:
-        say(table.ranks(study))
+        show(table.ranks(study))
         if (slow := table.slowest(study)) is not None:
-            say(slow)
+            show(slow)
         _say_batches(scenario)
-    say(f"files in {folder}")
+    show(f"files in {folder}")
 
 
 def _say_batches(scenario: Scenario) -> None:
@@ -220,7 +220,7 @@ def _say_batches(scenario: Scenario) -> None:
     _, point = scenario.points()[-1]
     table = batch_table(pieces(point, MAX_RANKS), point.cluster.world_size)
     if table is not None:
-        say(table)
+        show(table)
 
 
 def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
@@ -242,13 +242,13 @@ def _check_fit(scenario: Scenario, study: Study, require_fit: bool) -> int:
         from simdp.studies.fits import fitting_settings_in_words, need_in_words
 
         _, alone = points[number]
-        said = [f"{short_key(key)} {written(value)}" for key, value in point.set.items()]
-        where = f" at {', '.join(said)}" if said else ""
+        settings = [f"{short_key(key)} {written(value)}" for key, value in point.set.items()]
+        where = f" at {', '.join(settings)}" if settings else ""
         more = fitting_settings_in_words(alone) if place == len(too_large) - 1 else ""
         needs = need_in_words(alone, point.metrics)
-        complain(f"warning: the model does not fit{where}: {needs}{more}")
+        warn(f"warning: the model does not fit{where}: {needs}{more}")
     if left_out:
-        complain(f"warning: it does not fit at {len(left_out)} more points; see result.json")
+        warn(f"warning: it does not fit at {len(left_out)} more points; see result.json")
     return CHECK_FAILED if too_large and require_fit else 0
 
 
@@ -281,22 +281,22 @@ def _say_failed(study: Study) -> int:
     if not study.failed:
         return 0
     number = len(study.points) + len(study.failed)
-    complain(f"{len(study.failed)} of {number} points failed: {study.failed[0].problems[0]}")
+    warn(f"{len(study.failed)} of {number} points failed: {study.failed[0].problems[0]}")
     return max(point.exit_status for point in study.failed)
 
 
 def _kept(part: RunPart) -> dict[str, Any]:
     """Arguments of `simulate` for a part of a run; none for a whole run."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if part.stop_after is not None:
-        found["stop_after"] = part.stop_after
+        arguments["stop_after"] = part.stop_after
     if part.resume is not None:
         from simdp.engine.state import State
 
-        found["resume"] = State.load(part.resume)
+        arguments["resume"] = State.load(part.resume)
     if part.keeps_state:
-        found["keep_state"] = True
-    return found
+        arguments["keep_state"] = True
+    return arguments
 
 
 def _write(
@@ -320,8 +320,8 @@ def _write(
             add = stack.enter_context(whole_files(state.parent))
             add(state.name, study.points[0].state.write)
         add = stack.enter_context(whole_files(folder, earlier_files(folder)))
-        add("result.json", lambda stream: put(stream, study.to_json()))
-        add("trace.json", lambda stream: put(stream, chrome_trace.write(study.points[-1])))
+        add("result.json", lambda stream: write_text(stream, study.to_json()))
+        add("trace.json", lambda stream: write_text(stream, chrome_trace.write(study.points[-1])))
         if drawn is not None:
             add_page(add, study, **drawn)
             add_pictures(add, study)

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from simdp.cli.commands import COMMANDS
-from simdp.cli.common import STOPPED, check_folder, complain, say
+from simdp.cli.common import STOPPED, check_folder, show, warn
 from simdp.cli.completion import clusters
 from simdp.cli.exec import write_program
 from simdp.distributed.launch import ProgramResult, Where, find
@@ -260,11 +260,11 @@ def torchrun(
     marks = output_prefixes(tee, local_ranks_filter, role, size.where, log_line_prefix_template)
     given = code, size.where, arguments or [], seed, environ, marks, size.device_count
     watched = recording(record, size.where, cluster)
-    told = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    output = redirect_stdout(sys.stderr) if as_json else nullcontext()
     steps = Steps(max_steps, None if quiet else _report)
     for note in [] if quiet else notes:
-        complain(note)
-    with ranks.added(steps), computing(compute), watched, faked(fake), told:
+        warn(note)
+    with ranks.added(steps), computing(compute), watched, faked(fake), output:
         result = launch.run(*given)
     write_program(result, folder, not no_plots)
     _tell(result, script, size.where.name, folder, as_json, quiet, steps)
@@ -277,11 +277,11 @@ def _report(rank: Rank, counted: Counted) -> None:
     from simdp.reports.figures import seconds
 
     played, num_steps = rank.runtime.output(), len(counted.instants)
-    each = seconds(counted.step_s)
+    step_time = seconds(counted.step_s)
     lines = [
         *program_table.lines(played.trace, played.clocks),
-        f"after {num_steps} steps of {each} each; the run goes on, and Ctrl-C ends it with its "
-        "table and files",
+        f"after {num_steps} steps of {step_time} each; the run goes on, and Ctrl-C ends it with "
+        "its table and files",
     ]
     stream = sys.__stderr__ or sys.stderr  # not a rank's, whose lines may be marked or hidden
     stream.write("".join(f"{line}\n" for line in lines))
@@ -298,13 +298,13 @@ def torch_there(command: str = "torchrun") -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        found = version("torch")
+        installed = version("torch")
     except PackageNotFoundError:
         problem = f"{command}: needs torch, which is not installed; pip install 'simdp[torch]'."
         raise ScenarioError(problem) from None
-    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
+    if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
-        problem = f"{command}: torch {found} is installed; needs {wanted} or later: "
+        problem = f"{command}: torch {installed} is installed; needs {wanted} or later: "
         raise ScenarioError(f"{problem}pip install 'torch>={wanted}'.")
 
 
@@ -322,7 +322,7 @@ def _tell(
 
     counted = steps.counted
     if as_json:
-        told = {
+        summary = {
             "script": script,
             "cluster": where,
             "world_size": result.world_size,
@@ -333,20 +333,20 @@ def _tell(
             "ranks": program_table.rows(result.trace, result.clocks),
             "counted_as_elementwise": steps.unknown_operators(),
         }
-        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        sys.stdout.write(json.dumps(summary, indent=1) + "\n")
     elif not quiet:
         from simdp.reports.figures import percent, seconds
 
         count = f"{result.world_size} rank{'s' if result.world_size > 1 else ''}"
         took = seconds(result.simulated_s) if result.simulated_s else "0 s"
         for line in program_table.lines(result.trace, result.clocks):
-            say(line)
+            show(line)
         if len(counted.instants) > 1 and (steps.max_steps or result.stopped):
-            say(f"{len(counted.instants)} steps of {seconds(counted.step_s)} each")
+            show(f"{len(counted.instants)} steps of {seconds(counted.step_s)} each")
         unknown = [f"{name}, {percent(part)}" for name, part in steps.unknown_operators().items()]
         if unknown:
-            say(f"counted as elementwise: {'; '.join(unknown)} of the step's bytes")
-        say(f"{count} on {where}: {took} simulated; files in {folder}")
+            show(f"counted as elementwise: {'; '.join(unknown)} of the step's bytes")
+        show(f"{count} on {where}: {took} simulated; files in {folder}")
 
 
 def record_script(script: str, arguments: Sequence[str], record: Path, cluster: Path) -> None:
@@ -471,12 +471,12 @@ def cluster_size(cluster: Path, nnodes: str, nproc_per_node: str) -> ClusterSize
         )
     if problems or nodes is None or ranks is None:
         raise ScenarioError(problems)
-    found = find(cluster, nodes * ranks, ranks)
+    read = find(cluster, nodes * ranks, ranks)
     try:
         count = int(find(cluster).cluster.local_size)
     except ScenarioError:  # a scenario whose cluster has no size of its own
         count = ranks
-    return ClusterSize(found, max(count, ranks))
+    return ClusterSize(read, max(count, ranks))
 
 
 def _number(text: str) -> int | None:
@@ -582,12 +582,12 @@ def output_prefixes(
     if any(rank >= local for rank in chosen):
         problem = f"--local-ranks-filter {shown}: must be some of 0 ... {local - 1}, as 0,1."
         raise ScenarioError(problem)
-    found: list[dict[str, str | None]] = []
+    prefixes: list[dict[str, str | None]] = []
     for rank in range(n):
         mark = Template(template).safe_substitute(
             role_name=role, local_rank=rank % local, rank=rank, hostname=f"node{rank // local}"
         )
         hidden = bool(chosen) and rank % local not in chosen
         marks = {"stdout": mark * (int(tee) & 1), "stderr": mark * (int(tee) >> 1)}
-        found.append(dict.fromkeys(marks) if hidden else {**marks})
-    return found
+        prefixes.append(dict.fromkeys(marks) if hidden else {**marks})
+    return prefixes

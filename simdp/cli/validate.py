@@ -19,12 +19,12 @@ from simdp.cli.common import (
     StorePath,
     add_page,
     check_folder,
-    complain,
     earlier_files,
     progress_bar,
-    put,
-    say,
+    show,
     terminal_width,
+    warn,
+    write_text,
 )
 from simdp.cli.completion import LEFT_OUT, SCENARIOS
 from simdp.errors import ScenarioError, UnitError, unknown_name
@@ -81,35 +81,37 @@ def validate(
     shared = Shared(workers, scheduler, go_on, store)
     with shared.store(out, quiet) as kept, progress_bar("validate", quiet) as progress:
         many = {"workers": workers, "scheduler": scheduler, "progress": progress, "store": kept}
-        found, left_out = _found(paths, without, many)
-    times = any(one.role == "predicted" for one in (*found.points, *found.rows))
-    if limit is not None and not times and found.memory_error() is None:
-        said = "nothing is predicted; give points role: predicted, or leave it out."
-        raise ScenarioError([*(one.line for one in found.not_compared), f"--max-error: {said}"])
-    told = found if left_out is None else left_out
+        validation, left_out = _found(paths, without, many)
+    times = any(part.role == "predicted" for part in (*validation.points, *validation.rows))
+    if limit is not None and not times and validation.memory_error() is None:
+        problem = "nothing is predicted; give points role: predicted, or leave it out."
+        raise ScenarioError(
+            [*(part.line for part in validation.not_compared), f"--max-error: {problem}"]
+        )
+    printed = validation if left_out is None else left_out
     target = NO_TARGET if limit is None else limit
-    asked = ["validate", *map(str, paths), *(["--leave-out", without] if without else [])]
-    _write(folder, found, left_out, target, None if no_plots else asked)
+    words = ["validate", *map(str, paths), *(["--leave-out", without] if without else [])]
+    _write(folder, validation, left_out, target, None if no_plots else words)
     if as_json:
-        sys.stdout.write(told.to_json())
+        sys.stdout.write(printed.to_json())
     elif not quiet:
         from simdp.reports import validation_table as tables
 
         width = terminal_width()
         if left_out is None:
-            say(tables.validation_tables(found, width))
+            show(tables.validation_tables(validation, width))
         else:
-            say(tables.fold_tables(left_out, width))
-        say(f"files in {folder}")
-    for one in found.not_compared:
-        complain(one.line)
-    status = _check_errors(found, limit)
-    return INVALID if found.not_compared else status
+            show(tables.fold_tables(left_out, width))
+        show(f"files in {folder}")
+    for part in validation.not_compared:
+        warn(part.line)
+    status = _check_errors(validation, limit)
+    return INVALID if validation.not_compared else status
 
 
 def _write(
     folder: Path,
-    found: Validation,
+    validation: Validation,
     left_out: LeftOut | None,
     target: float,
     command: list[str] | None,
@@ -118,18 +120,18 @@ def _write(
     from simdp.files import whole_files
     from simdp.reports.validation_table import page, pictures
 
-    told, shown = found if left_out is None else left_out, dict[str, str]()
+    written, shown = validation if left_out is None else left_out, dict[str, str]()
     with whole_files(folder, earlier_files(folder)) as add:
-        add("validation.json", lambda stream: put(stream, told.to_json()))
+        add("validation.json", lambda stream: write_text(stream, written.to_json()))
         if command is not None:
             from simdp.reports.plots import render
 
-            for picture in pictures(found):
+            for picture in pictures(validation):
                 shown[picture.file] = picture.shows
                 add(picture.file, partial(render, picture.part, picture.kind))
-            add_page(add, found, command=command, target=target, left_out=left_out)
-        text = page(found, shown, target, left_out)
-        add("report.md", lambda stream: put(stream, text))
+            add_page(add, validation, command=command, target=target, left_out=left_out)
+        text = page(validation, shown, target, left_out)
+        add("report.md", lambda stream: write_text(stream, text))
 
 
 def _found(
@@ -143,11 +145,11 @@ def _found(
     from simdp.studies.validate.folds import BY
     from simdp.studies.validate.leave_out import leave_out
 
-    by = next((one for one in BY if one == without), None)
+    by = next((fold for fold in BY if fold == without), None)
     if by is None:
         raise ScenarioError(f"--leave-out: {unknown_name('thing to leave out', without, BY)}")
-    found = leave_out(paths, by, **many)
-    return found.validation, found
+    folds = leave_out(paths, by, **many)
+    return folds.validation, folds
 
 
 def _share(option: str, text: str) -> float:
@@ -159,9 +161,9 @@ def _share(option: str, text: str) -> float:
         raise ScenarioError(f"{option}: {error}") from None
 
 
-def _check_errors(found: Validation, limit: float | None) -> int:
-    too_large = [] if limit is None else found.beyond(limit)
+def _check_errors(validation: Validation, limit: float | None) -> int:
+    too_large = [] if limit is None else validation.beyond(limit)
     for cluster, what, error in too_large:
-        said = f"{error:.1%}, and may be {limit:.1%}".replace("%", " %")
-        complain(f"{cluster}: the mean error of its predicted {what} is {said}.")
+        sentence = f"{error:.1%}, and may be {limit:.1%}".replace("%", " %")
+        warn(f"{cluster}: the mean error of its predicted {what} is {sentence}.")
     return CHECK_FAILED if too_large else 0

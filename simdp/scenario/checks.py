@@ -105,19 +105,19 @@ def _keeps_pieces(strategy: Strategy, workload: Workload, n: int, num_samples: i
 
 def recovery_problems(scenario: Scenario) -> list[str]:
     """Refuse policies that a valid scenario does not support, and checkpoints that do not fit."""
-    found, recovery = list[str](), scenario.recovery
+    lines, recovery = list[str](), scenario.recovery
     if scenario.checkpoint is not None:
-        found += _without_room(scenario.checkpoint, scenario)
+        lines += _without_room(scenario.checkpoint, scenario)
         writers, ranks = scenario.checkpoint.writers, scenario.cluster.world_size
         if writers is not None and writers > ranks:
-            found.append(
+            lines.append(
                 f"checkpoint.writers: {writers} is more than the {ranks} ranks; use that or fewer."
             )
     if isinstance(recovery, Elastic):
-        found += _not_elastic(scenario, recovery)
+        lines += _not_elastic(scenario, recovery)
     if isinstance(recovery, ReplicaGroups):
-        found += _not_in_groups(scenario, recovery)
-    return found
+        lines += _not_in_groups(scenario, recovery)
+    return lines
 
 
 def _without_room(checkpoint: Checkpoint, scenario: Scenario) -> list[str]:
@@ -132,33 +132,33 @@ def _without_room(checkpoint: Checkpoint, scenario: Scenario) -> list[str]:
 def _not_elastic(scenario: Scenario, recovery: Elastic) -> list[str]:
     """Explain why the world size cannot shrink."""
     cluster, workload, strategy = scenario.cluster, scenario.workload, scenario.strategy
-    found = []
+    lines = []
     if recovery.min_nodes > cluster.num_nodes:
-        found.append(
+        lines.append(
             f"recovery.min_nodes: {recovery.min_nodes} is more than the {cluster.num_nodes} nodes "
             "of the cluster; use that or fewer."
         )
     if listed := cluster.listed():
-        found.append(
+        lines.append(
             f"recovery.kind: elastic needs equal nodes, but cluster.{listed[0]} lists one by one; "
             "give one for all, or use restart or spares."
         )
     if not strategy.has_synchronous_ranks:
-        found.append(
+        lines.append(
             f"recovery.kind: elastic changes the number of ranks, which {strategy.kind} cannot; "
             "use ddp or fsdp, or restart."
         )
     if workload.samples_per_rank is not None:
-        found.append(
+        lines.append(
             "recovery.kind: elastic changes the number of ranks, but workload.samples_per_rank "
             "has a number for each; use microbatch alone, or restart."
         )
     if recovery.rejoin == "checkpoint" and scenario.checkpoint is None:
-        found.append(
+        lines.append(
             "recovery.rejoin: checkpoint waits for one, but there are none; add checkpoint, or "
             "write rejoin: at_once."
         )
-    return found
+    return lines
 
 
 def _not_in_groups(scenario: Scenario, recovery: ReplicaGroups) -> list[str]:
@@ -209,9 +209,9 @@ def sure(doubts: list[tuple[str, ...]], *places: tuple[str, ...]) -> bool:
     )
 
 
-def remove_invalid(raw: dict[str, Any], found: Problem) -> tuple[str, ...] | None:
+def remove_invalid(raw: dict[str, Any], invalid: Problem) -> tuple[str, ...] | None:
     """Remove invalid keys and return their paths; an entry of a list removes the list too."""
-    place = found.place if found.unknown is None else (*found.place, found.unknown)
+    place = invalid.place if invalid.unknown is None else (*invalid.place, invalid.unknown)
     here: Any = raw
     inside, depth = None, 0
     for depth, part in enumerate(place, 1):  # noqa: B007  the depth reached counts
@@ -251,8 +251,8 @@ Sure = Callable[..., bool]
 def failure_problems(cluster: Cluster, largest: int) -> list[str]:
     """Refuse failures of nodes that the sweep's largest world size lacks."""
     num_nodes = -(-largest // (cluster.ranks_per_node or largest))
-    found = [failures.problem_with(num_nodes) for failures in cluster.failures]
-    return [f"cluster.failures.{i}.{wrong}" for i, wrong in enumerate(found) if wrong]
+    faults = [failures.problem_with(num_nodes) for failures in cluster.failures]
+    return [f"cluster.failures.{i}.{wrong}" for i, wrong in enumerate(faults) if wrong]
 
 
 def fault_problems(workload: Workload, largest: int) -> list[str]:
@@ -270,48 +270,48 @@ def joint_problems(
 ) -> list[str]:
     """Return the problems between the parts of one point."""
     n = cluster.world_size
-    found, batch = [], workload.global_batch
+    lines, batch = [], workload.global_batch
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
         wrong = _cannot_infer(workload, strategy) or strategy.problem_with(n, workload)
-        found += [f"strategy.{wrong}"] if wrong else []
+        lines += [f"strategy.{wrong}"] if wrong else []
     if strategy.num_late and sure(("strategy",), ("cluster", "stragglers")):
-        found += _backup_problems(cluster)
+        lines += _backup_problems(cluster)
     if strategy.in_one_process and sure(("strategy",), ("cluster",)):
-        found += _single_process_problems(cluster, strategy)
+        lines += _single_process_problems(cluster, strategy)
     # One process may have fewer samples than devices: some of these are then idle.
     least = 1 if strategy.in_one_process else n
     if batch is not None and batch < least and sure(("cluster", "world_size")):
-        found.append(
+        lines.append(
             f"workload.global_batch: {batch} samples cannot feed {n} ranks; use {n} or more."
         )
     if workload.recompute != "none" and sure(("workload",)) and not workload.graph.blocks:
-        found.append(
+        lines.append(
             f"workload.recompute: the model {workload.model.kind} has no blocks to compute again; "
             "write none."
         )
     parts = workload.samples_per_rank
     if parts is not None and len(parts) != n and sure(("cluster", "world_size")):
-        found.append(
+        lines.append(
             f"workload.samples_per_rank: has {len(parts)} entries for {n} ranks; give one each."
         )
     if workload.rebalance is not None and sure(("strategy",), ("cluster", "world_size")):
-        found += _rebalance_problems(workload.rebalance, strategy, n)
+        lines += _rebalance_problems(workload.rebalance, strategy, n)
     if sure(("strategy",), ("cluster", "world_size"), ("workload",)):
-        found += unused_problems(workload, strategy, n) + frozen_problems(workload, strategy)
+        lines += unused_problems(workload, strategy, n) + frozen_problems(workload, strategy)
     computed = () if workload.model.timed else (workload.dtype, workload.precision.low)
     float8 = isinstance(workload.compute, FromRoofline) and workload.compute.float8
     if float8 and sure(("workload",), ("strategy",)):
         if float8_problem := _float8_problem(workload):
-            found.append(float8_problem)
+            lines.append(float8_problem)
         else:
             computed = (*computed, "float8")
     for dtype in dict.fromkeys(dtype for dtype in computed if dtype):
-        found += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
+        lines += _peak_problems(cluster, dtype) if sure(("workload", "dtype")) else []
     if sure(("workload",)):
-        found += _output_unit_problems(workload)
+        lines += _output_unit_problems(workload)
     if sure(("cluster", "device"), ("workload",)):
-        found += measured_problems(cluster, workload)
-    return found
+        lines += measured_problems(cluster, workload)
+    return lines
 
 
 def _output_unit_problems(workload: Workload) -> list[str]:
@@ -339,19 +339,19 @@ def _output_unit_problems(workload: Workload) -> list[str]:
 
 def _rebalance_problems(rule: Rebalance, strategy: Strategy, world_size: int) -> list[str]:
     """Refuse unequal shards if ranks are weighted equally, and shares of missing ranks."""
-    found, weighs = [], strategy.weighs_by_shard
+    lines, weighs = [], strategy.weighs_by_shard
     if not weighs:
         do = "use ddp" if weighs is None else "add strategy.weight_by_shard: true"
-        found.append(
+        lines.append(
             f"workload.rebalance: under {strategy.kind} a rank with few samples would count as "
             f"much as one with many; {do}{' with weight_by_shard: true' * (weighs is None)}."
         )
     if rule.shares is not None and len(rule.shares) != world_size:
-        found.append(
+        lines.append(
             f"workload.rebalance.shares: has {len(rule.shares)} entries for {world_size} ranks; "
             "give one each."
         )
-    return found
+    return lines
 
 
 def _cannot_infer(workload: Workload, strategy: Strategy) -> str | None:
@@ -378,19 +378,19 @@ def _backup_problems(cluster: Cluster) -> list[str]:
 
 def _single_process_problems(cluster: Cluster, strategy: Strategy) -> list[str]:
     """Refuse clusters with devices that one process cannot use exclusively."""
-    found = []
+    lines = []
     if cluster.num_nodes > 1:
-        found.append(
+        lines.append(
             f"strategy.kind: {strategy.kind} is one process, which has devices of one node, but "
             f"there are {cluster.num_nodes} nodes; use ddp, or set cluster.world_size to "
             f"{cluster.local_size}."
         )
     if cluster.ranks_per_device > 1:
-        found.append(
+        lines.append(
             f"strategy.kind: {strategy.kind} has one copy of the model on a device, but "
             f"cluster.ranks_per_device is {cluster.ranks_per_device}; set it to 1, or use ddp."
         )
-    return found
+    return lines
 
 
 def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
@@ -400,20 +400,20 @@ def measured_problems(cluster: Cluster, workload: Workload) -> list[str]:
         return []
     devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
     names = list(dict.fromkeys([*DEVICES.names(), *(d.name for d in devices if d.name)]))
-    found = [
+    lines = [
         f"workload.compute.points.{number}.device: {unknown_name('device', point.device, names)}"
         for number, point in enumerate(compute.points)
         if point.device is not None and point.device not in names
     ]
-    for device in [] if found else devices:
+    for device in [] if lines else devices:
         points = compute.of_device(device.name)
         if not points:
-            found.append(
+            lines.append(
                 f"workload.compute.points: none holds for device {device.name or 'without a name'}"
                 "; add one of it, or one that names no device."
             )
-        found += _too_short(workload, device, points)
-    return list(dict.fromkeys(found))
+        lines += _too_short(workload, device, points)
+    return list(dict.fromkeys(lines))
 
 
 def _too_short(
@@ -456,7 +456,7 @@ def algorithm_problems(
     """
     alone = layout(cluster)
     where = among_others(alone) if among_jobs else alone
-    found = []
+    lines = []
     for name in dict.fromkeys(called) if cluster.world_size > 1 else ():
         algorithm = getattr(collectives, name)
         why = algorithm.problem_with(where)
@@ -466,41 +466,41 @@ def algorithm_problems(
                 "use ring, or leave out neighbours."
             )
         if why:
-            found.append(f"collectives.{name}: {algorithm.kind} {why}")
-    return found + _cost_problems(cluster, collectives, called)
+            lines.append(f"collectives.{name}: {algorithm.kind} {why}")
+    return lines + _cost_problems(cluster, collectives, called)
 
 
 def shared_network_problems(collectives: Collectives, strategy: Strategy) -> list[str]:
     """Reject parts that do not support other jobs on the network, if there are any."""
-    found, cost = [], collectives.cost
+    lines, cost = [], collectives.cost
     if cost.timed:
-        found.append(
+        lines.append(
             f"collectives.cost: {cost.kind} knows no other jobs on the network; use links, or "
             "leave out neighbours."
         )
     if strategy.has_server:
-        found.append(
+        lines.append(
             f"strategy.kind: {strategy.kind} knows no other jobs on the network; use ddp, or leave "
             "out neighbours."
         )
-    return found
+    return lines
 
 
 def group_problems(
     cluster: Cluster, collectives: Collectives, groups: Sequence[ProcessGroups]
 ) -> list[str]:
     """Reject algorithms or costs that do not support the process groups in use."""
-    found = []
+    lines = []
     for several in groups:
         where = group_layout(cluster, several.ranks)
         wiring = wiring_of_groups(cluster, several.ranks, where.local_size)
         for name in several.collectives if where.world_size > 1 else ():
             algorithm, cost = getattr(collectives, name), collectives.cost_of(name)
             if why := algorithm.problem_with(where):
-                found.append(f"collectives.{name}: in {several.name} groups {algorithm.kind} {why}")
+                lines.append(f"collectives.{name}: in {several.name} groups {algorithm.kind} {why}")
             if cost.timed and (why := cost.problem_with(name, wiring)):
-                found.append(f"collectives.cost: in {several.name} groups {why}.")
-    return found
+                lines.append(f"collectives.cost: in {several.name} groups {why}.")
+    return lines
 
 
 def _cost_problems(cluster: Cluster, collectives: Collectives, called: Sequence[str]) -> list[str]:
@@ -596,7 +596,7 @@ def _problem_with_pieces(
             f"optimizer: {kind} does not work under {strategy.kind}: torch refuses to index the "
             "sharded gradients of fully_shard; use ddp or fsdp1, or another optimizer."
         )
-    if not any(one.whole_tensors and not one.trusts for one in optimizers):
+    if not any(rule.whole_tensors and not rule.trusts for rule in optimizers):
         return None
     partition = Program.of(strategy, workload, world_size, num_samples).partition
     if partition is None or partition.owners is not None or partition.num_places == 1:

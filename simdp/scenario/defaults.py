@@ -90,12 +90,12 @@ def derived_defaults(parts: ScenarioParts, base: Path) -> dict[str, Any]:
 
     Relative paths start from ``base``.
     """
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     if parts.written is not None:
         written = parts.written.get("collectives") or {}
         around = parts.sweep, parts.among_jobs, parts.strategy
         timed = usual_times(parts.cluster, parts.collectives, written, base, *around)
-        found = {} if timed is parts.collectives else {"collectives": timed}
+        sections = {} if timed is parts.collectives else {"collectives": timed}
     changed: dict[str, Any] = {}
     loss = _usual_loss(parts.workload)
     if loss is not None:
@@ -113,8 +113,8 @@ def derived_defaults(parts: ScenarioParts, base: Path) -> dict[str, Any]:
         with suppress(ScenarioError):  # of a file, which its own checks report
             changed |= _few_steps(parts, base)
     if changed:
-        found["workload"] = parts.workload.model_copy(update=changed)
-    return found
+        sections["workload"] = parts.workload.model_copy(update=changed)
+    return sections
 
 
 def usual_times(

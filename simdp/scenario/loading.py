@@ -126,26 +126,26 @@ def load_valid_points(path: Path) -> tuple[Scenario, dict[str, list[int]], dict[
 
     def in_file(match: re.Match[str]) -> str:
         lead, name, number, rest = match.groups()
-        found = numbers.get(name, [])
-        shown = found[int(number)] if int(number) < len(found) else number
+        kept = numbers.get(name, [])
+        shown = kept[int(number)] if int(number) < len(kept) else number
         return f"{lead or ''}{name}.{shown}{MEASURED_PART.sub(in_file, rest)}"
 
     while True:
         try:
             return checked(raw, file.parent), numbers, left_out
         except ScenarioError as error:
-            found = [MEASURED_PART.match(line) for line in error.problems]
+            matches = [MEASURED_PART.match(line) for line in error.problems]
             lines += [MEASURED_PART.sub(in_file, line) for line in error.problems]
         bad: dict[str, set[int]] = {name: set() for name in names}
-        for line, match in zip(lines[-len(found) :], found, strict=True):
+        for line, match in zip(lines[-len(matches) :], matches, strict=True):
             if match is None or not match[1] or int(match[3]) >= len(numbers.get(match[2], ())):
                 raise ScenarioError([f"{file}: {line}" for line in lines])
             bad[match[2]].add(int(match[3]))
             place = f"{match[2]}.{numbers[match[2]][int(match[3])]}"
             left_out.setdefault(place, line[match.end(1) :].removeprefix(place).lstrip(".: "))
         for name, wrong in bad.items():
-            lists[name] = [one for i, one in enumerate(lists[name]) if i not in wrong]
-            numbers[name] = [one for i, one in enumerate(numbers[name]) if i not in wrong]
+            lists[name] = [entry for i, entry in enumerate(lists[name]) if i not in wrong]
+            numbers[name] = [entry for i, entry in enumerate(numbers[name]) if i not in wrong]
         if not any(numbers.values()):
             raise ScenarioError([f"{file}: {line}" for line in lines])
         raw = {**raw, "measured": lists}
@@ -182,19 +182,20 @@ def checked(raw: Raw, base: Path, largest: int = 1) -> Scenario:
         With every problem found.
     """
     raw = with_current_sweep(move_paths(raw, base.resolve(), base.resolve()))
-    found = sweep_problems(raw)
-    if found:
-        raise ScenarioError(found)
+    if wrong := sweep_problems(raw):
+        raise ScenarioError(wrong)
     in_file = raw
     if not may_name(raw.get("sweep") or ()):
         raw = with_machine(raw, base)
     points = list(grid(raw, base)) if raw.get("sweep") else [({}, raw)]
     largest = max([largest, *(world_size(point) for _, point in points)])
     looked_at = [_checked_point(point, base, largest) for _, point in points]
-    each = [found for found, _ in looked_at]
-    lines = [line for line in each[0] if all(line in other for other in each)]
-    for (chosen, _), found in zip(points, each, strict=True):
-        lines += [f"with {format_settings(chosen)}: {line}" for line in found if line not in lines]
+    problems_of_points = [wrong for wrong, _ in looked_at]
+    lines = [
+        line for line in problems_of_points[0] if all(line in other for other in problems_of_points)
+    ]
+    for (chosen, _), wrong in zip(points, problems_of_points, strict=True):
+        lines += [f"with {format_settings(chosen)}: {line}" for line in wrong if line not in lines]
     if not raw.get("sweep") and not lines:  # the only point is the scenario itself
         (_, scenario), *_ = looked_at
         if scenario is not None:
@@ -255,11 +256,11 @@ def _checked_point(raw: Raw, base: Path, largest: int) -> tuple[list[str], Scena
         try:
             scenario = validated(mended, base)
         except ValidationError as error:
-            found = problems(error, mended)
-            fresh = [p.line for p in found if not follows(p.place, doubts)]
+            invalid = problems(error, mended)
+            fresh = [p.line for p in invalid if not follows(p.place, doubts)]
             lines += [line for line in fresh if line not in lines]
-            taken_out = [place for p in found if (place := remove_invalid(mended, p)) is not None]
-            unknown = [(*p.place, p.unknown) for p in found]  # not reported as missing
+            taken_out = [place for p in invalid if (place := remove_invalid(mended, p)) is not None]
+            unknown = [(*p.place, p.unknown) for p in invalid]  # not reported as missing
             doubts += [place for place in taken_out if place not in unknown]
             if not taken_out:
                 return lines + _file_problems(_workload(mended, base), base, doubts), None
@@ -324,8 +325,8 @@ def _job_problems(scenario: Scenario, among_jobs: bool) -> list[str]:
     if loners:
         return loners
     cluster, collectives = scenario.cluster, scenario.collectives
-    found = algorithm_problems(cluster, collectives, called, among_jobs)
-    return found + group_problems(cluster, collectives, groups)
+    lines = algorithm_problems(cluster, collectives, called, among_jobs)
+    return lines + group_problems(cluster, collectives, groups)
 
 
 def _called(scenario: Scenario) -> Calls:
@@ -336,28 +337,28 @@ def _called(scenario: Scenario) -> Calls:
     """
     cluster, workload = scenario.cluster, scenario.workload
     batch = {"microbatch": None, "compute": None}
-    alike = None
+    inputs = None
     if not workload.dataset.has_samples and workload.microbatch is not None:
         size = cluster.world_size, cluster.local_size, cluster.overheads
-        alike = size, scenario.strategy, workload.model_copy(update=batch)
-        for known, found in CALLED:
-            if known == alike:
-                return found
+        inputs = size, scenario.strategy, workload.model_copy(update=batch)
+        for cached, calls in CALLED:
+            if cached == inputs:
+                return calls
     _refuse_other_updates(scenario.strategy, workload, scenario.program)
-    found = [name for name, _ in scenario.calls()], scenario.program.groups
-    if alike is not None:
-        CALLED.append((alike, found))
-    return found
+    calls = [name for name, _ in scenario.calls()], scenario.program.groups
+    if inputs is not None:
+        CALLED.append((inputs, calls))
+    return calls
 
 
 def _whole_job_problems(job: Scenario) -> list[str]:
     """Return all problems of a neighbour with valid keys."""
     cluster, workload, strategy = job.cluster, job.workload, job.strategy
-    found = [f"workload.{line}" for line in workload_problems(workload, job.base)]
-    found += _settling_problems(job)
-    found += joint_problems(cluster, workload, strategy, lambda *places: True)
-    found = found or size_problems(cluster, workload, strategy, job.base, False)
-    return found or _job_problems(job, True)
+    lines = [f"workload.{line}" for line in workload_problems(workload, job.base)]
+    lines += _settling_problems(job)
+    lines += joint_problems(cluster, workload, strategy, lambda *places: True)
+    lines = lines or size_problems(cluster, workload, strategy, job.base, False)
+    return lines or _job_problems(job, True)
 
 
 def _workload(raw: Raw, base: Path) -> Workload | None:

@@ -129,7 +129,7 @@ def _by_size(
         return value
     if not isinstance(value, dict) or not value:
         raise problem(f"{shown(value)} is not a mapping of sizes to {example}.")
-    found: dict[int, float] = {}
+    times: dict[int, float] = {}
     for size, text in value.items():
         try:
             nbytes, figure = parse(size, "data size"), parse(text, dimension)
@@ -141,9 +141,9 @@ def _by_size(
             least = format_quantity(0.0, dimension)
             raise problem(f"at {size}: {text} is out of range; it must be > {least} and finite.")
         seconds = seconds_of(nbytes, figure)
-        if found.setdefault(int(nbytes), seconds) != seconds:
+        if times.setdefault(int(nbytes), seconds) != seconds:
             raise problem(f"{size} is there twice, with different {dimension}s; keep one.")
-    return tuple(sorted(found.items()))
+    return tuple(sorted(times.items()))
 
 
 def _written(times: Times) -> dict[str, str]:
@@ -344,8 +344,8 @@ def built(
     largest = max(map(world_size, points), default=1)
     scenarios: list[S] = []
     for (place, _), point in zip(settings(measured), points, strict=True):
-        found, scenario = look_at(point, largest)
-        lines += [f"{place}.set: {line}" for line in found]
+        problems, scenario = look_at(point, largest)
+        lines += [f"{place}.set: {line}" for line in problems]
         if scenario is not None:
             scenarios.append(scenario)
     return lines, scenarios
@@ -370,7 +370,7 @@ def _set(filled: Raw, written: Raw, chosen: Raw, base: Path) -> Raw:
 
 
 def contradictions(
-    measured: MeasuredScenario, alike: Sequence[str], samples: Sequence[float]
+    measured: MeasuredScenario, keys: Sequence[str], samples: Sequence[float]
 ) -> list[str]:
     """Refuse points with different times of the same settings.
 
@@ -378,15 +378,15 @@ def contradictions(
     ----------
     measured : MeasuredScenario
         Its noise is the maximum difference of replicates.
-    alike : sequence of str
+    keys : sequence of str
         Key of each point's simulation; equal keys mean equal simulations.
     samples : sequence of float
         Of a step of each point.
     """
     first: dict[str, int] = {}
     lines = []
-    for i, what in enumerate(alike):
-        j = first.setdefault(what, i)
+    for i, key in enumerate(keys):
+        j = first.setdefault(key, i)
         this, other = (measured.points[k].seconds(samples[k]) for k in (i, j))
         if abs(this - other) > max(measured.noise, 1e-9) * min(this, other):
             lines.append(

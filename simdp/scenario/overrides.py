@@ -140,14 +140,14 @@ def with_machine(raw: Raw, base: Path, swept: Collection[str] = ()) -> Raw:
 
 def _under(brought: Raw, own: Raw) -> Raw:
     """Merge a mapping with defaults from another one."""
-    found = copy.deepcopy(brought)
+    merged = copy.deepcopy(brought)
     for key, value in own.items():
-        below = found.get(key)
+        below = merged.get(key)
         if key in MERGED and isinstance(below, dict) and isinstance(value, dict):
-            found[key] = _joined(below, value)
+            merged[key] = _joined(below, value)
         else:
-            found[key] = value
-    return found
+            merged[key] = value
+    return merged
 
 
 def _joined(below: Raw, value: Raw) -> Raw:
@@ -346,19 +346,19 @@ def sweep_problems(raw: Raw) -> list[str]:
         return [
             f"sweep: {shown(sweep)} is not a mapping; write sweep: {{cluster.world_size: [1, 2]}}."
         ]
-    found, points = [], 1
+    lines, points = [], 1
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
-            found.append(
+            lines.append(
                 f"sweep.{key}: {shown(values)} is not a list of values; write for example [1]."
             )
         elif not isinstance(key, str) or key.split(".")[0] in ("sweep", "name"):
-            found.append(f"sweep.{key}: cannot be swept; sweep a key of cluster, workload, ...")
+            lines.append(f"sweep.{key}: cannot be swept; sweep a key of cluster, workload, ...")
         else:
             points *= len(values)
     if points > MAX_POINTS:
-        found.append(f"sweep: makes {points} points; at most {MAX_POINTS} are allowed.")
-    return found
+        lines.append(f"sweep: makes {points} points; at most {MAX_POINTS} are allowed.")
+    return lines
 
 
 def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
@@ -379,12 +379,12 @@ def named_files(value: Any, base: Path, key: str = "") -> list[Path]:
     Relative paths start from ``base``.
     """
     if isinstance(value, dict):
-        inner = [(str(name).split(".")[-1], one) for name, one in value.items()]
+        inner = [(str(name).split(".")[-1], part) for name, part in value.items()]
     elif isinstance(value, list):
-        inner = [(key, one) for one in value]
+        inner = [(key, part) for part in value]
     else:
         return [base / value, *shards_of(base / value)] if _names_file(key, value) else []
-    return [path for name, one in inner for path in named_files(one, base, name)]
+    return [path for name, part in inner for path in named_files(part, base, name)]
 
 
 def _names_file(key: str, value: Any) -> bool:

@@ -43,8 +43,8 @@ def _above_ranks(cluster: Cluster, parents: Ints) -> Ints:
     """Return reducing switches between nodes, by rank instead of by network port."""
     num_ports = cluster.num_nodes * cluster.numbering.cards
     ports = cluster.ports(np.arange(cluster.world_size))
-    found = np.concatenate([parents[ports], parents[num_ports:]])
-    return np.where(found < 0, -1, found - num_ports + cluster.world_size)
+    ports_of_parents = np.concatenate([parents[ports], parents[num_ports:]])
+    return np.where(ports_of_parents < 0, -1, ports_of_parents - num_ports + cluster.world_size)
 
 
 def deal_nodes(kind: Kind, counts: list[int]) -> list[Ints]:
@@ -90,10 +90,10 @@ def group_layout(cluster: Cluster, groups: Ints) -> Layout:
     nodes = groups // cluster.local_size
     size = groups.shape[1]
     together = int((nodes[0] == nodes[0, 0]).sum())
-    alike = size % together == 0 and all(
+    is_even = size % together == 0 and all(
         (rows == rows[:, :1]).all() for rows in nodes.reshape(-1, size // together, together)
     )
-    return Layout(size, together if alike else 0)
+    return Layout(size, together if is_even else 0)
 
 
 def vertices(cluster: Cluster, nodes: Ints) -> Ints:
@@ -124,18 +124,18 @@ def neighbour_problems(cluster: Cluster, sizes: list[int]) -> list[str]:
             "neighbours: one node holds all ranks, however many they are; add "
             "cluster.devices_per_node, to say how large the neighbours' nodes are."
         ]
-    found = [
+    lines = [
         f"cluster.{key}: a list does not cover the neighbours' nodes; give one for all."
         for key in cluster.listed()
     ]
     named = [(f"neighbours.{number}", size) for number, size in enumerate(sizes)]
     for place, size in [("cluster", cluster.world_size), *named]:
         if size % per_node:
-            found.append(
+            lines.append(
                 f"{place}.world_size: {size} ranks do not fill nodes of {per_node} devices, and "
                 "jobs share no node; use a multiple."
             )
-    return found or _misfits(cluster, sizes)
+    return lines or _misfits(cluster, sizes)
 
 
 def with_neighbours(cluster: Cluster, sizes: list[int]) -> Cluster:
@@ -148,11 +148,13 @@ def _misfits(cluster: Cluster, sizes: list[int]) -> list[str]:
     """Explain why the network cannot connect the nodes of all jobs."""
     whole = with_neighbours(cluster, sizes)
     plain = whole.model_dump(mode="json")  # no copy is validated, and quantities have units
-    raw = {name: plain[name] if isinstance(each, float) else each for name, each in whole}
+    raw = {name: plain[name] if isinstance(field, float) else field for name, field in whole}
     try:
         Cluster.model_validate(raw)
     except ValidationError as error:
-        return [f"neighbours: with them, cluster.{found.line}" for found in problems(error, raw)]
+        return [
+            f"neighbours: with them, cluster.{invalid.line}" for invalid in problems(error, raw)
+        ]
     return []
 
 
@@ -195,8 +197,8 @@ def wiring_of(cluster: Cluster) -> Wiring:
 def _classes(cluster: Cluster) -> tuple[str, str]:
     """Return link classes inside a node and between nodes: the slowest of each."""
     kinds = cluster.numbering.inside
-    found = {kind.link.carries(between_nodes=False) for kind in kinds}
-    peer = "pcie" if found - {"nvlink"} else "nvlink"
+    classes = {kind.link.carries(between_nodes=False) for kind in kinds}
+    peer = "pcie" if classes - {"nvlink"} else "nvlink"
     devices = cluster.device if isinstance(cluster.device, list) else [cluster.device]
     if peer == "pcie" and not all(device.peer_to_peer for device in devices):
         # Routes of some topologies pass host memory.
@@ -246,7 +248,7 @@ def _inside(cluster: Cluster) -> tuple[float, float]:
     """Return the latency of a link inside a node [s] and its slowest device's bandwidth."""
     if cluster.local_size == 1:
         return 0.0, inf
-    kinds = [_inside_kind(*each) for each in _insides(cluster)]
+    kinds = [_inside_kind(*node) for node in _insides(cluster)]
     return max(alpha for alpha, _ in kinds), min(bandwidth for _, bandwidth in kinds)
 
 
@@ -258,7 +260,7 @@ def _insides(cluster: Cluster) -> Iterator[tuple[NodeKind, int, LinkFactors]]:
     if cluster.degraded is not None:
         for node in range(cluster.num_nodes):
             mine = slice(numbering.first[node], numbering.first[node + 1])
-            factors = LinkFactors(*(each[mine] for each in cluster.degraded))
+            factors = LinkFactors(*(links[mine] for links in cluster.degraded))
             if (factors.alpha != 1).any() or (factors.bandwidth != 1).any():
                 yield numbering.inside[numbering.kind_of[node]], n, factors
 
@@ -272,8 +274,10 @@ def _inside_kind(kind: NodeKind, n: int, factors: LinkFactors) -> tuple[float, f
     alpha = float((route_alpha * factors.alpha[number])[used].max())
     begins = topology.begins_stage(routes, n, cards) & used
     if begins.any():
-        each = _staged(np.where(used, route_bandwidth * factors.bandwidth[number], inf), begins)
-        return alpha, float(each.min())
+        bandwidths = _staged(
+            np.where(used, route_bandwidth * factors.bandwidth[number], inf), begins
+        )
+        return alpha, float(bandwidths.min())
     links = np.arange(topology.num_links(n, cards))
     leaves, enters = topology.ends(links, n, cards)
     _, bandwidth = topology.figures(links, kind.link, n, cards)
@@ -299,23 +303,23 @@ def _staged(bandwidth: Floats, begins: Bools) -> Floats:
 def straggler_problems(cluster: Cluster, largest: int) -> list[str]:
     """Refuse stragglers on ranks, or nodes, that the sweep's largest world size lacks."""
     lines = [
-        f"cluster.stragglers.{i}.{'link' if hasattr(one, 'link') and one.link else 'rank'}: rank "
-        f"{one.on_rank()} does not exist; the largest world_size is {largest}, so ranks are "
+        f"cluster.stragglers.{i}.{'link' if getattr(straggler, 'link', None) else 'rank'}: rank "
+        f"{straggler.on_rank()} does not exist; the largest world_size is {largest}, so ranks are "
         f"0 ... {largest - 1}."
-        for i, one in enumerate(cluster.stragglers)
-        if (one.on_rank() or 0) >= largest
+        for i, straggler in enumerate(cluster.stragglers)
+        if (straggler.on_rank() or 0) >= largest
     ]
     nodes = max(largest // (cluster.ranks_per_node or largest), 1)
     lines += [
-        f"cluster.stragglers.{i}.node: node {one.on_node()} does not exist; the largest "
+        f"cluster.stragglers.{i}.node: node {straggler.on_node()} does not exist; the largest "
         f"world_size is {largest}, so nodes are 0 ... {nodes - 1}."
-        for i, one in enumerate(cluster.stragglers)
-        if (one.on_node() or 0) >= nodes
+        for i, straggler in enumerate(cluster.stragglers)
+        if (straggler.on_node() or 0) >= nodes
     ]
     if lines or cluster.world_size < largest:
         return lines
-    for i, one in _degraded(cluster):
-        wrong = problem_with(cluster.numbering, one)
+    for i, straggler in _degraded(cluster):
+        wrong = problem_with(cluster.numbering, straggler)
         lines += [f"cluster.stragglers.{i}.{wrong}"] if wrong else []
     return lines
 
@@ -328,25 +332,25 @@ def degraded_problems(
     ``has_server`` is whether the strategy has a parameter server; ``among_jobs``, whether other
     jobs share the network.
     """
-    found = []
-    for i, one in _degraded(cluster):
+    lines = []
+    for i, straggler in _degraded(cluster):
         place = f"cluster.stragglers.{i}: degraded_link"
         if cost.kind == "table":
-            found.append(
+            lines.append(
                 f"{place} has no part in a measured table; use collectives.cost: links or nccl, or "
                 "leave it out."
             )
         elif among_jobs:
-            found.append(f"{place} knows no other jobs on the network; leave out neighbours.")
-        elif has_server and one.comes_and_goes():
-            found.append(
+            lines.append(f"{place} knows no other jobs on the network; leave out neighbours.")
+        elif has_server and straggler.comes_and_goes():
+            lines.append(
                 f"{place} comes and goes by steps, which a server's workers do not share; leave "
                 "out steps, on and off, or use ddp."
             )
-    return found
+    return lines
 
 
 def _degraded(cluster: Cluster) -> Iterator[tuple[int, DegradedLink]]:
-    for number, one in enumerate(cluster.stragglers):
-        if isinstance(one, DegradedLink):
-            yield number, one
+    for number, straggler in enumerate(cluster.stragglers):
+        if isinstance(straggler, DegradedLink):
+            yield number, straggler

@@ -51,51 +51,51 @@ def remarks(scenario: Scenario) -> dict[str, str]:
         ignores; ``network``, keys of links and topologies that replace a machine's, and have
         another part in the times or none; ``NVLS``, the key that counts it.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for straggler in scenario.cluster.stragglers:
         if isinstance(straggler, SlowRank | SlowNode) and straggler.factor < 1:
             factor, node = straggler.factor, straggler.on_node()
             who = f"node {node}" if node is not None else f"rank {straggler.on_rank()}"
-            found["straggler"] = (
+            texts["straggler"] = (
                 f"{who} is the fastest: a factor below 1 takes less time; for "
                 f"{factor:.0%} of the speed write factor: {1 / factor:.3g}"
             ).replace("%", " %")
-    asked = {
+    keys_of_job = {
         "cluster.failures": bool(scenario.cluster.failures),
         "checkpoint": scenario.checkpoint is not None,
         "recovery": scenario.recovery is not None,
     }
-    if any(asked.values()):
-        keys = ", ".join(key for key, is_given in asked.items() if is_given)
-        found["job"] = f"{keys}: not in this run; python -m simdp job plays them"
+    if any(keys_of_job.values()):
+        keys = ", ".join(key for key, is_given in keys_of_job.items() if is_given)
+        texts["job"] = f"{keys}: not in this run; python -m simdp job plays them"
     layout = getattr(scenario.workload.compute, "memory_format", "")
     calls = scenario.workload.graph.calls
     if layout == "channels_last" and any(c.layer.family == "convolutional" for c in calls):
-        found["memory_format"] = (
+        texts["memory_format"] = (
             "channels_last changes batch norms in bfloat16 alone: convolutions take as long as in "
             "NCHW, where their changes of layout are not modelled"
         )
-    found |= _of_machine(scenario)
+    texts |= _of_machine(scenario)
     known = calibration_of(scenario)
     how = _how_timed(scenario, known is not None)
     if known is None:
-        found["calibration"] = _without_machine(scenario.measured)
-        return found | how
+        texts["calibration"] = _without_machine(scenario.measured)
+        return texts | how
     of_devices = any(key.startswith("cluster.device") for key in known.intervals)
     source = scenario.workload.compute.source
     is_fitted = of_devices and source == "roofline"
     what = "calibrated" if is_fitted else f"network calibrated, compute {COMPUTED[source]}"
-    found["calibration"] = f"{scenario.cluster.machine}: {what}"
+    texts["calibration"] = f"{scenario.cluster.machine}: {what}"
     if scenario.measured is not None and scenario.measured.calibration is not None:
-        found["calibration"] += "; and the scenario's measured.calibration"
+        texts["calibration"] += "; and the scenario's measured.calibration"
     if own := replaced_keys(scenario.cluster, scenario.base):
-        found["calibration"] += f", but {' and '.join(own)} are the scenario's own"
-    found |= how
+        texts["calibration"] += f", but {' and '.join(own)} are the scenario's own"
+    texts |= how
     open_note = r"^not determined|fits? as well"
     left_open = [note for note in known.notes if re.search(open_note, note)]
     if left_open and scenario.cluster.world_size > 1:
-        found["undetermined"] = "; ".join(_without_lead(note) for note in left_open)
-    return found
+        texts["undetermined"] = "; ".join(_without_lead(note) for note in left_open)
+    return texts
 
 
 COMPUTED = {
@@ -120,15 +120,15 @@ def _without_machine(measured: MeasuredScenario | None) -> str:
 
 def _of_machine(scenario: Scenario) -> dict[str, str]:
     """Return unusual properties of a scenario's machine, and its current name."""
-    name, found = scenario.cluster.machine, dict[str, str]()
+    name, texts = scenario.cluster.machine, dict[str, str]()
     if name is None:
-        return found
+        return texts
     if name in OLD_NAMES:
-        found["machine"] = f"{name} is now called {OLD_NAMES[name]}; write that name"
+        texts["machine"] = f"{name} is now called {OLD_NAMES[name]}; write that name"
     with suppress(ScenarioError):  # a file that was there when the scenario was read
         if caveats := read_machine(name, scenario.base).caveats:
-            found["caveats"] = " ".join(caveats)
-    return found
+            texts["caveats"] = " ".join(caveats)
+    return texts
 
 
 def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
@@ -140,21 +140,21 @@ def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:
         return {}
     own = network_over_machine(cluster, scenario.base)
     simulated = [name for name in called if not collectives.cost_of(name).timed]
-    said, nvls = [], ""
+    phrases, nvls = [], ""
     if simulated:
         by = ", ".join(f"{name}: {getattr(collectives, name).kind}" for name in simulated)
-        said.append(f"simulated over the links ({by})")
+        phrases.append(f"simulated over the links ({by})")
         reason = not_by_nccl(cluster, scenario.strategy, bool(scenario.neighbours))
         if reason and of_catalogue(cluster) and not collectives.cost.timed and not own:
-            said.append(f"NCCL's own model is not the default here: {reason}")
+            phrases.append(f"NCCL's own model is not the default here: {reason}")
     if len(simulated) < len(called):
         others = "others: " if simulated else ""
-        said.append(others + _by_cost(scenario, is_calibrated))
+        phrases.append(others + _by_cost(scenario, is_calibrated))
         calls = [(name, size) for name in called if name not in simulated for size in TRIED_SIZES]
         nvls = without_nvls(cluster, collectives.cost, calls, scenario.base)
     network = _network(scenario, own, called)
-    found = {"network": network, "collectives": "; ".join(said), "NVLS": nvls}
-    return {topic: text for topic, text in found.items() if text}
+    texts = {"network": network, "collectives": "; ".join(phrases), "NVLS": nvls}
+    return {topic: text for topic, text in texts.items() if text}
 
 
 def _network(scenario: Scenario, own: str, called: Iterable[str]) -> str:
@@ -162,17 +162,17 @@ def _network(scenario: Scenario, own: str, called: Iterable[str]) -> str:
     cluster, collectives, cost = scenario.cluster, scenario.collectives, scenario.collectives.cost
     across = (own or shared_network(cluster)) if cluster.num_nodes > 1 else ""
     if not collectives.all_timed:
-        said = f"is simulated over the links, in place of the cost of {cluster.machine}"
-        by_links = f"inter_node.topology ({across}) {said} (collectives.over_links: [] keeps that)"
+        lead = f"is simulated over the links, in place of the cost of {cluster.machine}"
+        by_links = f"inter_node.topology ({across}) {lead} (collectives.over_links: [] keeps that)"
         return by_links if own and across and not cost.timed else ""
     by_cost, parts = f"part in times by collectives.cost: {cost.kind}", list[str]()
     if across:
-        said = f"inter_node.topology ({across}) has no {by_cost}"
-        parts.append(f"{said}; to simulate its links write collectives.cost: links")
+        lead = f"inter_node.topology ({across}) has no {by_cost}"
+        parts.append(f"{lead}; to simulate its links write collectives.cost: links")
     if "topology" in replaced_keys(cluster, scenario.base):
         inside = cluster.topology if isinstance(cluster.topology, list) else [cluster.topology]
-        said = f"topology ({', '.join(dict.fromkeys(map(described, inside)))})"
-        parts.append(f"{said}: only the bandwidth out of a device has a {by_cost}")
+        lead = f"topology ({', '.join(dict.fromkeys(map(described, inside)))})"
+        parts.append(f"{lead}: only the bandwidth out of a device has a {by_cost}")
     pure, mine = pure_cluster(cluster, scenario.base), wiring_of(cluster)
     others = mine if pure is None or pure.world_size != cluster.world_size else wiring_of(pure)
     calls, unused = [(name, size) for name in called for size in TRIED_SIZES], list[str]()
@@ -257,14 +257,14 @@ def replaced_parts(cluster: Cluster, base: Path) -> tuple[str, ...]:
     tuple of str
         ``intra``, links inside a node; ``inter``, links between nodes; ``device``.
     """
-    keys, found = replaced_keys(cluster, base), []
+    keys, parts = replaced_keys(cluster, base), []
     if cluster.local_size > 1 and not {"link", "topology"}.isdisjoint(keys):
-        found.append("intra")
+        parts.append("intra")
     if cluster.num_nodes > 1 and "inter_node" in keys:
-        found.append("inter")
+        parts.append("inter")
     if "device" in keys:
-        found.append("device")
-    return tuple(found)
+        parts.append("device")
+    return tuple(parts)
 
 
 def calibration_of(scenario: Scenario) -> Calibration | None:

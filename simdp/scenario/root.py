@@ -189,11 +189,13 @@ class Scenario(Spec):
     def program(self) -> Program:
         """Operations of the ranks, step by step; built on first use."""
         of = (self.cluster, self.workload, self.strategy)
-        known: tuple[Of, Program] | None = self.__dict__.get(KNOWN_PROGRAM)
-        if known is None or any(one is not other for one, other in zip(known[0], of, strict=True)):
+        cached: tuple[Of, Program] | None = self.__dict__.get(KNOWN_PROGRAM)
+        if cached is None or any(
+            part is not other for part, other in zip(cached[0], of, strict=True)
+        ):
             # Beside the fields, as a cached property is: two scenarios are equal without it.
-            self.__dict__[KNOWN_PROGRAM] = known = of, self._like_others()
-        return known[1]
+            self.__dict__[KNOWN_PROGRAM] = cached = of, self._like_others()
+        return cached[1]
 
     def __getstate__(self) -> dict[Any, Any]:
         """Drop the program and the graph, which another process builds again or has cached."""
@@ -300,7 +302,7 @@ def build(raw: Raw, base: Path) -> Scenario:
     try:
         return validated(raw, base)
     except ValidationError as error:
-        raise ScenarioError([found.line for found in problems(error, raw)]) from None
+        raise ScenarioError([invalid.line for invalid in problems(error, raw)]) from None
 
 
 def validated(raw: Raw, base: Path) -> Scenario:
@@ -349,10 +351,10 @@ def following(scenario: Scenario, base: Path, written: Raw | None = None) -> Sce
         scenario.collectives,
         bool(scenario.neighbours),
     )
-    found = derived_defaults(parts, base)
-    if not found:
+    defaults = derived_defaults(parts, base)
+    if not defaults:
         return scenario
-    following = scenario.model_copy(update=found)
+    following = scenario.model_copy(update=defaults)
     before, after = scenario.workload, following.workload
     following._shortened = before.steps is None and after.steps is not None
     return following

@@ -98,9 +98,9 @@ def _brought(path: Path, suffix: str, folders: bool) -> Iterator[Path]:
             yield folder() / path
 
 
-def _is(asked: Callable[[], bool]) -> bool:
+def _is(exists: Callable[[], bool]) -> bool:
     """Return whether a path exists; False if it cannot be looked up, as with a name too long."""
     try:
-        return asked()
+        return exists()
     except (OSError, ValueError):
         return False
