@@ -251,11 +251,23 @@ def _is_alone(strategy: object) -> bool:
 # Rows ---------------------------------------------------------------------------------------------
 
 
+class RowSetup(NamedTuple):
+    """What is equal for all rows of a scenario, as in YAML."""
+
+    cluster: Raw  # without its size
+    assumed: str | None
+    model: Any
+    precision: str  # as in the cell
+    recompute: str
+    optimizer: Any  # None for the model's usual one
+    keys: Raw  # further settings by dotted key
+
+
 class MeasuredRow(NamedTuple):
     """A row: what its scenario is made of, its own size and batch, and its figure."""
 
     line: int
-    shared: Raw  # equal for all rows of a scenario; JSON values
+    setup: RowSetup
     strategy: Any  # None on one GPU without a strategy: it belongs to every one
     gpus: int
     microbatch: int
@@ -348,6 +360,34 @@ def _columns(
     return places, figures, unused
 
 
+class _Cells(NamedTuple):
+    """Cells of a row by column of `COLUMNS`; empty where a row has none."""
+
+    model: str = ""
+    machine: str = ""
+    device: str = ""
+    gpus: str = ""
+    nodes: str = ""
+    gpus_per_node: str = ""
+    microbatch: str = ""
+    global_batch: str = ""
+    grad_accum: str = ""
+    precision: str = ""
+    strategy: str = ""
+    sequence_length: str = ""
+    recompute: str = ""
+    optimizer: str = ""
+    noise: str = ""
+    role: str = ""
+    source: str = ""
+    note: str = ""
+
+    def whole(self, column: str) -> int | None:
+        """Read a whole number of 1 or more; None from an empty cell."""
+        cell = getattr(self, column)
+        return _whole(column, cell) if cell else None
+
+
 def _row(table: RowTable, line: int, cells: Sequence[str]) -> MeasuredRow:
     """Read a row; a _RowError if it cannot become a point."""
     if any(cells[table.width :]):
@@ -355,42 +395,40 @@ def _row(table: RowTable, line: int, cells: Sequence[str]) -> MeasuredRow:
             f"has {len(cells)} cells for {table.width} columns; quote cells with commas in them."
         )
     at = {name: cells[place] for name, place in table.places.items() if place < len(cells)}
-    cell = {name: at.get(name, "") for name in COLUMNS}
-    if not cell["model"]:
+    cell = _Cells(**{name: text for name, text in at.items() if name in COLUMNS})
+    if not cell.model:
         raise _RowError("model: is empty; give a name of `list models`.")
     gpus = _gpus(cell)
     microbatch, grad_accum = _batch(cell, gpus)
     kind, value = _figure(table, cells, gpus)
     cluster, assumed = _cluster(table.path.parent, cell, gpus)
-    strategy = strategy_value(cell["strategy"])
-    is_free = gpus == 1 and (not cell["strategy"] or _is_alone(strategy))
+    strategy = strategy_value(cell.strategy)
+    is_free = gpus == 1 and (not cell.strategy or _is_alone(strategy))
     if gpus > 1 and _is_alone(strategy):
         raise _RowError(f"strategy: single is for one GPU, not {gpus}; write such as ddp.")
-    shared: Raw = {
-        "cluster": cluster,
-        "assumed": assumed,
-        "model": model_value(cell["model"]),
-        "precision": cell["precision"],
-        "recompute": recompute_value(cell["recompute"]),
-        "optimizer": _yaml("optimizer", cell["optimizer"]) if cell["optimizer"] else None,
-        "keys": {
-            name: _yaml(name, text) for name, text in at.items() if name not in COLUMNS and text
-        },
-    }
-    if length := cell["sequence_length"]:
-        model = shared["model"]
-        tokens = {"sequence_length": _whole("sequence_length", length)}
-        shared["model"] = {**(model if isinstance(model, dict) else {"kind": model}), **tokens}
-    role = cell["role"].lower() or None
+    model = model_value(cell.model)
+    setup = RowSetup(
+        cluster,
+        assumed,
+        model,
+        cell.precision,
+        recompute_value(cell.recompute),
+        _yaml("optimizer", cell.optimizer) if cell.optimizer else None,
+        {name: _yaml(name, text) for name, text in at.items() if name not in COLUMNS and text},
+    )
+    if (length := cell.whole("sequence_length")) is not None:
+        named = model if isinstance(model, dict) else {"kind": model}
+        setup = setup._replace(model={**named, "sequence_length": length})
+    role = cell.role.lower() or None
     if role not in (None, "calibration", "predicted"):
         raise _RowError(f"role: {unknown_name('role', role, ('calibration', 'predicted'))}")
     try:
-        noise = parse_percent(cell["noise"]) if cell["noise"] else 0.0
+        noise = parse_percent(cell.noise) if cell.noise else 0.0
     except UnitError as error:
         raise _RowError(f"noise: {error}") from None
     return MeasuredRow(
         line,
-        shared,
+        setup,
         None if is_free else strategy,
         gpus,
         microbatch,
@@ -398,28 +436,26 @@ def _row(table: RowTable, line: int, cells: Sequence[str]) -> MeasuredRow:
         kind,
         value,
         role,
-        cell["note"] or None,
-        cell["source"] or None,
+        cell.note or None,
+        cell.source or None,
         noise,
     )
 
 
-def _gpus(cell: Mapping[str, str]) -> int:
+def _gpus(cell: _Cells) -> int:
     """Number of GPUs of a row."""
-    if cell["gpus"]:
-        return _whole("gpus", cell["gpus"])
-    if cell["nodes"] and cell["gpus_per_node"]:
-        return _whole("nodes", cell["nodes"]) * _whole("gpus_per_node", cell["gpus_per_node"])
+    if (gpus := cell.whole("gpus")) is not None:
+        return gpus
+    if cell.nodes and cell.gpus_per_node:
+        return _whole("nodes", cell.nodes) * _whole("gpus_per_node", cell.gpus_per_node)
     raise _RowError("gpus: is empty; give the number of GPUs of the run.")
 
 
-def _cluster(base: Path, cell: Mapping[str, str], gpus: int) -> tuple[Raw, str | None]:
+def _cluster(base: Path, cell: _Cells, gpus: int) -> tuple[Raw, str | None]:
     """Cluster of a row without its size, of a machine or for a device; and what is assumed."""
-    name, device, size = cell["machine"], cell["device"], None
-    nodes = _whole("nodes", cell["nodes"]) if cell["nodes"] else 1
-    if cell["gpus_per_node"]:
-        size = _whole("gpus_per_node", cell["gpus_per_node"])
-    elif nodes > 1:
+    name, device = cell.machine, cell.device
+    nodes, size = cell.whole("nodes") or 1, cell.whole("gpus_per_node")
+    if size is None and nodes > 1:
         if gpus % nodes:
             raise _RowError(f"nodes: {gpus} GPUs are not {nodes} equal nodes; correct one of them.")
         size = gpus // nodes
@@ -442,19 +478,15 @@ def _cluster(base: Path, cell: Mapping[str, str], gpus: int) -> tuple[Raw, str |
     except ScenarioError as error:
         problem = error.problems[0].removeprefix("--machine: ").removeprefix("--device ")
         raise _RowError(f"{'machine' if name else 'device'}: {problem}") from None
-    cluster = {**place.cluster}
-    if name:
-        cluster["machine"] = name
-        if device_name and place.figures.get("device") != device_name:
-            cluster["device"] = device_name
+    cluster = {**place.cluster, **({"machine": name} if name else {})}
+    if name and device_name and place.figures.get("device") != device_name:
+        cluster |= {"device": device_name}
     return cluster, place.assumed
 
 
-def _batch(cell: Mapping[str, str], gpus: int) -> tuple[int, int]:
+def _batch(cell: _Cells, gpus: int) -> tuple[int, int]:
     """Samples per GPU and micro-step, and micro-steps per step."""
-    total = _whole("global_batch", cell["global_batch"]) if cell["global_batch"] else None
-    micro = _whole("microbatch", cell["microbatch"]) if cell["microbatch"] else None
-    accum = _whole("grad_accum", cell["grad_accum"]) if cell["grad_accum"] else None
+    total, micro, accum = map(cell.whole, ("global_batch", "microbatch", "grad_accum"))
     if total is None and micro is None:
         raise _RowError("microbatch: is empty; give the batch of a GPU, or global_batch.")
     if total is None:
@@ -575,7 +607,7 @@ def _groups(rows: Sequence[MeasuredRow]) -> Iterator[list[MeasuredRow]]:
         if row.gpus == 1:
             alone.setdefault(place, []).append(row)
         else:
-            key = json.dumps([row.shared, row.strategy], sort_keys=True)
+            key = json.dumps([row.setup._asdict(), row.strategy], sort_keys=True)
             groups.setdefault(key, []).append(row)
     for group in groups.values():
         strategy = json.dumps(group[0].strategy, sort_keys=True)
@@ -592,8 +624,8 @@ def _groups(rows: Sequence[MeasuredRow]) -> Iterator[list[MeasuredRow]]:
 
 def _setup(row: MeasuredRow) -> str:
     """Key of a row's setup without the size of nodes."""
-    nodes = {key: value for key, value in row.shared["cluster"].items() if key != NODE_SIZE}
-    return json.dumps({**row.shared, "cluster": nodes}, sort_keys=True)
+    nodes = {key: value for key, value in row.setup.cluster.items() if key != NODE_SIZE}
+    return json.dumps(row.setup._replace(cluster=nodes)._asdict(), sort_keys=True)
 
 
 class _GroupedRows:
@@ -635,39 +667,38 @@ class _GroupedRows:
 
     def _raw(self, rows: Sequence[MeasuredRow], is_alone: bool = False) -> tuple[Raw, str]:
         """Make a group's scenario, or a row's alone, as plain data, and describe its compute."""
-        shared, largest = _shared(rows), max(rows, key=lambda row: row.gpus)
+        setup, largest = _setup_of(rows), max(rows, key=lambda row: row.gpus)
         strategy = next((row.strategy for row in rows if row.strategy is not None), "single")
-        precision, is_tf32 = precision_value(shared["precision"], kind_of(strategy))
-        model = shared["model"]
+        precision, is_tf32 = precision_value(setup.precision, kind_of(strategy))
+        model = setup.model
         usual, tokens = self._usual_optimizer(model)
         if not tokens and any(row.kind == "tokens" for row in rows):
             raise _RowError("tokens/s: a sample of this model has no tokens; give samples/s.")
-        optimizer = shared["optimizer"] or usual
+        optimizer = setup.optimizer or usual
         workload: Raw = {"model": model, "optimizer": optimizer, "precision": precision}
-        if shared["recompute"] != "none":
-            workload["recompute"] = shared["recompute"]
+        workload |= {"recompute": setup.recompute} if setup.recompute != "none" else {}
         is_whole = strategy_class(kind_of(strategy)).in_one_process
         workload |= _batch_keys(largest, is_whole, any(row.grad_accum > 1 for row in rows))
         steps = _of_one_gpu(rows, tokens) if self.compute != "roofline" and not is_whole else {}
         if steps:
             points = [{"microbatch": n, "step_time": _ms(t)} for n, t in sorted(steps.items())]
-            workload["compute"] = {"kind": "measured", "points": points}
+            workload |= {"compute": {"kind": "measured", "points": points}}
         elif self.compute == "measured" and not is_alone:
             raise _RowError(
                 "--compute measured: needs a row of one GPU with the same model, machine, "
                 "precision and keys, without grad_accum; add it, or leave the option out."
             )
         elif is_tf32:
-            workload["compute"] = {"kind": "roofline", "float32_matmul_precision": "high"}
+            workload |= {"compute": {"kind": "roofline", "float32_matmul_precision": "high"}}
         raw: Raw = {
-            "cluster": {**shared["cluster"], "world_size": largest.gpus},
+            "cluster": {**setup.cluster, "world_size": largest.gpus},
             "workload": workload,
             "strategy": strategy,
             "numerics": False,
         }
-        for key, value in shared["keys"].items():
+        for key, value in setup.keys.items():
             set_key(raw, key, value)
-        raw["measured"] = self._measured(rows, steps, tokens, strategy, is_whole)
+        raw |= {"measured": self._measured(rows, steps, tokens, strategy, is_whole)}
         return raw, "rows of one GPU" if steps else DATA_SHEET
 
     def _usual_optimizer(self, value: object) -> tuple[Any, int]:
@@ -701,39 +732,37 @@ class _GroupedRows:
             noise = max(noise, (max(times) - min(times)) / 2 / mean)
             chosen: Raw = {"cluster.world_size": gpus}
             if gpus == 1 and not _is_alone(strategy) and not _is_offloaded(strategy):
-                chosen["strategy"] = "single"
+                chosen |= {"strategy": "single"}
             if is_whole:
-                chosen["workload.global_batch"] = first.samples
+                chosen |= {"workload.global_batch": first.samples}
             elif varies[1]:
-                chosen["workload.microbatch"] = microbatch
-            if varies[2]:
-                chosen["workload.grad_accum"] = accum
+                chosen |= {"workload.microbatch": microbatch}
+            chosen |= {"workload.grad_accum": accum} if varies[2] else {}
             is_used = gpus == 1 and accum == 1 and microbatch in steps
             given = {row.role for row in equal if row.role}
             role = "calibration" if is_used or "calibration" in given else "predicted"
-            point: Raw = {"set": chosen}
+            figure = {"step_time": _ms(mean)}
             if len(equal) == 1 and first.kind in ("samples", "tokens"):
-                point["throughput"] = f"{first.samples / mean:.6g} samples/s"
-            else:
-                point["step_time"] = _ms(mean)
-            point["role"] = role
-            notes = [row.note for row in equal if row.note]
-            points.append({**point, **({"note": "; ".join(notes)} if notes else {})})
+                figure = {"throughput": f"{first.samples / mean:.6g} samples/s"}
+            notes = "; ".join(row.note for row in equal if row.note)
+            point: Raw = {"set": chosen, **figure, "role": role}
+            points.append(point | ({"note": notes} if notes else {}))
         sources = list(dict.fromkeys(row.source for row in rows if row.source))
-        measured: Raw = {"source": self.source or "; ".join(sources) or self.path.name}
-        if noise:
-            measured["noise"] = format_percent(float(f"{noise:.2g}"))
-        return {**measured, "points": points}
+        return {
+            "source": self.source or "; ".join(sources) or self.path.name,
+            **({"noise": format_percent(float(f"{noise:.2g}"))} if noise else {}),
+            "points": points,
+        }
 
     def _written(
         self, rows: Sequence[MeasuredRow], raw: Raw, compute: str, used: set[str]
     ) -> RowsScenario:
         """Write a valid scenario as YAML under a name of its own."""
-        shared, strategy = _shared(rows), kind_of(raw["strategy"])
-        model = shared["model"]
+        setup, strategy = _setup_of(rows), kind_of(raw["strategy"])
+        model = setup.model
         title = kind_of(model)
         place = Path(str(raw["cluster"].get("machine") or raw["cluster"].get("device"))).stem
-        dtype = _plain(shared["precision"]) or "full"
+        dtype = _plain(setup.precision) or "full"
         stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{place}_{title}_{strategy}_{dtype}").strip("-.")
         name, number = stem, 1
         while name in used:
@@ -749,7 +778,7 @@ class _GroupedRows:
         head = [
             f"# How long are steps of {title} on {place} with {strategy}, on {size}?",
             f"# From {self.path.name}, {where}; compute is {source}.",
-            *([f"# Assumed: {shared['assumed']}."] if shared["assumed"] else []),
+            *([f"# Assumed: {setup.assumed}."] if setup.assumed else []),
         ]
         raw = move_paths(raw, self.path.parent.resolve(), self.folder.resolve())
         text = "\n".join([*head, format_yaml(raw)])
@@ -764,13 +793,13 @@ class _GroupedRows:
             compute=compute,
             lines=tuple(lines),
             num_points=len(raw["measured"]["points"]),
-            assumed=shared["assumed"],
+            assumed=setup.assumed,
         )
 
 
-def _shared(rows: Sequence[MeasuredRow]) -> Raw:
+def _setup_of(rows: Sequence[MeasuredRow]) -> RowSetup:
     """Setup of a scenario: of its first row of several GPUs, if it has one."""
-    return next((row.shared for row in rows if row.gpus > 1), rows[0].shared)
+    return next((row.setup for row in rows if row.gpus > 1), rows[0].setup)
 
 
 def _batch_keys(largest: MeasuredRow, is_whole: bool, accumulates: bool) -> Raw:
