@@ -112,7 +112,6 @@ def _samples_per_second(scenario: Scenario | None) -> float | None:
 
 
 def _changes(scenario: Scenario, metrics: Metrics) -> Iterator[VariantChange]:
-    """Yield changes to communication that may help."""
     workload, strategy = scenario.workload, scenario.strategy
     if workload.microbatch is not None and isinstance(workload.grad_accum, int):
         more = workload.grad_accum * TIMES

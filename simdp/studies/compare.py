@@ -432,7 +432,6 @@ def _fullest_device(cluster: Cluster, peaks: Sequence[float]) -> tuple[float, fl
 
 
 def _same_shapes(first: Weights, second: Weights) -> bool:
-    """Whether two models have the same parameters."""
     return {name: array.shape for name, array in first.items()} == {
         name: array.shape for name, array in second.items()
     }

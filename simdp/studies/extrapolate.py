@@ -292,7 +292,6 @@ def _seconds(value: float) -> str:
 
 
 def _times(scenario: Scenario) -> Metrics:
-    """Metrics of a timing-only run."""
     return (times_alone(scenario) or simulate(scenario, keep_trace=False)).metrics
 
 
@@ -552,7 +551,6 @@ def _best(points: Sequence[ExtrapolatedPoint]) -> dict[str, int]:
 def _remarks(
     recording: SourceRecording, played: Played, points: Sequence[ExtrapolatedPoint]
 ) -> Iterator[str]:
-    """Yield scaled devices, and points that do not fit."""
     old = recording.step.device
     if old is None:
         yield "compute: by each device's figures; --step-time takes one that was measured"

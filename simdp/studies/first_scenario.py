@@ -94,7 +94,6 @@ def _best(request: FitsRequest) -> tuple[FittingRow, Fitting]:
 
 
 def _fits_when_short(request: FitsRequest) -> bool:
-    """Whether samples of `SHORT` tokens would fit."""
     short = request._replace(method=request.method or "full", sequence_length=SHORT)
     try:
         return any(row.state != "no" for row in fitting(short, has_times=False).rows)
@@ -165,7 +164,6 @@ def _in_words(
     table: Fitting,
     file: Path,
 ) -> str:
-    """The scenario as YAML with comments."""
     sizes = raw.get("sweep", {}).get("cluster.world_size")
     room = "" if row.state == "yes" else ": this may run out of memory"
     chosen = "the simplest of the fastest, by `fits`" if request.strategy is None else "as given"
@@ -222,7 +220,6 @@ def _workload(workload: Raw, fitted: str) -> Iterator[str]:
 
 
 def _host_lines(row: FittingRow, table: Fitting) -> Iterator[str]:
-    """A comment on the host memory of a method that offloads."""
     if row.host_memory_bytes is not None:
         need = host_need(row.host_memory_bytes, table.host_memory_bytes)
         unknown = "; its size is not known" * (table.host_memory_bytes is None)
@@ -279,7 +276,6 @@ def _cluster(place: TrainingNodes, cluster: Raw) -> Iterator[str]:
 
 
 def _line(key: str, value: object, indent: int = 0) -> Iterator[str]:
-    """A key as YAML lines."""
     if isinstance(value, dict | list):
         text = format_yaml({key: value})
     else:

@@ -299,7 +299,6 @@ def _precision_in_words(precision: object) -> str:
 
 
 def _memory(scenario: Scenario) -> float:
-    """Memory of the smallest device [bytes]."""
     return min(device.memory for device in scenario.cluster.devices())
 
 
@@ -357,7 +356,6 @@ class _Trial:
 
     @cached_property
     def problems(self) -> list[str]:
-        """Reasons why the scenario is invalid."""
         whole = self.whole
         cluster = whole.cluster
         is_one_node = cluster.world_size <= cluster.local_size
@@ -399,7 +397,6 @@ class _Trial:
 
     @cached_property
     def peak(self) -> float:
-        """Tensors at the peak of the fullest rank [bytes]."""
         return self.peak_at(self.microbatch)
 
     @cached_property
@@ -416,7 +413,6 @@ class _Trial:
         return state_on_device(self.peak, self.stacks.gpus, self.memory)
 
     def row(self, has_times: bool = True) -> FittingRow:
-        """Make the trial's row of the table."""
         size, gpus = self.microbatch, self.stacks.gpus
         time = self._step_time(size) if has_times and self.state != "no" else None
         samples_per_s = size * gpus / time if time else None
@@ -450,7 +446,6 @@ class _Trial:
         )
 
     def at(self, microbatch: int) -> Scenario:
-        """The method's scenario with ``microbatch`` samples."""
         workload = self.whole.workload
         changed: Raw = {"microbatch": microbatch}
         if workload.microbatch is None:  # one batch for all devices
@@ -461,7 +456,6 @@ class _Trial:
         return self.whole.model_copy(update={"workload": workload.model_copy(update=changed)})
 
     def _step_time(self, microbatch: int) -> float:
-        """Time of a steady step of the whole model [s]."""
         scenario = self.at(microbatch)
         if not _is_uniform(self.strategy):
             return float(simulate(scenario).metrics.step_time_s)
@@ -475,7 +469,6 @@ class _Trial:
         return steady_step_time(ends.ends())
 
     def with_interval(self, row: FittingRow) -> FittingRow:
-        """Add the 90 % interval of the step time to a row."""
         if row.step_time_s is None:
             return row
         ends = interval_of(self.at(row.microbatch), row.step_time_s)

@@ -125,7 +125,6 @@ def _job(point: Scenario, chosen: dict[str, object], request: JobRequest) -> Job
 
 
 def _ensemble(plan: JobPlan, point: Scenario, request: JobRequest) -> list[Outcome]:
-    """All runs in order."""
     runs = request.runs
     blocks = [(first, min(BLOCK, runs - first)) for first in range(0, runs, BLOCK)]
     keep: ResultCache[Block, list[Outcome]] | None = None
@@ -140,7 +139,6 @@ def _ensemble(plan: JobPlan, point: Scenario, request: JobRequest) -> list[Outco
 
 
 def _play(plan: JobPlan, block: Block) -> list[Outcome]:
-    """Simulate a block of runs."""
     first, count = block
     outcomes = []
     for number in range(first, first + count):

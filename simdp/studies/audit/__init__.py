@@ -145,7 +145,6 @@ def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
 
 
 def _exists(spec: Raw, n: int) -> bool:
-    """Return whether the rank of a straggler or a fault exists among ``n``."""
     rank = spec.get("rank")
     return not isinstance(rank, int) or rank < n
 

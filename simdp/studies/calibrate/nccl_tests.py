@@ -109,7 +109,6 @@ Predictor = Callable[[Sequence[CalibrationPoint]], Callable[[Floats], Floats]]
 
 
 def _fit(template: NcclCost, measured: Measurements, only: Sequence[str]) -> tuple[Predictor, Fit]:
-    """Fit the constants that affect the points."""
     slowest = measured.inter_link or measured.link
     assert slowest is not None
     constants = nccl_constants(template, measured.points, slowest.is_given)
@@ -171,7 +170,6 @@ def _chosen(constants: Sequence[Constant], only: Sequence[str], num_points: int)
 
 
 def _with_constants(template: NcclCost, cost_fit: Fit) -> NcclCost:
-    """The cost with the fitted constants, rounded as in YAML."""
     written: dict[str, Any] = template.model_dump(mode="json", exclude_defaults=True)
     written["kind"] = "nccl"
     for index, constant in enumerate(cost_fit.constants):
@@ -278,7 +276,6 @@ def _entry(
 
 
 def _cluster(device: str | None, measured: Measurements) -> tuple[dict[str, Any], dict[str, str]]:
-    """The machine's keys of a cluster, and their sources."""
     cluster: dict[str, Any] = {"devices_per_node": measured.devices_per_node}
     source: dict[str, str] = {}
     if device is not None:
@@ -298,7 +295,6 @@ def _cluster(device: str | None, measured: Measurements) -> tuple[dict[str, Any]
 
 
 def _tables(measured: Measurements) -> dict[str, list[int]]:
-    """Node counts of the tables, by collective."""
     nodes_of: dict[str, set[int]] = {}
     for point in measured.points:
         nodes_of.setdefault(point.collective, set()).add(point.wiring.num_nodes)

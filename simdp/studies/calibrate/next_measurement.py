@@ -189,7 +189,6 @@ class _Study:
         self.largest = 1
 
     def scenario(self, chosen: dict[str, object]) -> Scenario:
-        """Make it, with keys set."""
         try:
             raw = as_written(self.file, {**chosen, "cluster.machine": str(self.machine)})
         except ScenarioError as error:

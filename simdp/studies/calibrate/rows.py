@@ -162,7 +162,6 @@ def _number(column: str, cell: str) -> tuple[float, str]:
 
 
 def _whole(column: str, cell: str) -> int:
-    """Read a whole number of 1 or more."""
     try:
         value, rest = _number(column, cell)
     except _RowError:
@@ -332,7 +331,6 @@ def read_table(path: Path) -> RowTable:
 def _columns(
     path: Path, heads: Sequence[str]
 ) -> tuple[dict[str, int], list[tuple[int, str, FigureUnit]], list[str]]:
-    """Find the meaning of each head."""
     places, figures, unused = dict[str, int](), list[tuple[int, str, FigureUnit]](), list[str]()
     for place, head in enumerate(heads):
         name, unit = column_name(head), figure_unit(head)
@@ -443,7 +441,6 @@ def _row(table: RowTable, line: int, cells: Sequence[str]) -> MeasuredRow:
 
 
 def _gpus(cell: _Cells) -> int:
-    """Number of GPUs of a row."""
     if (gpus := cell.whole("gpus")) is not None:
         return gpus
     if cell.nodes and cell.gpus_per_node:
@@ -803,7 +800,6 @@ def _setup_of(rows: Sequence[MeasuredRow]) -> RowSetup:
 
 
 def _batch_keys(largest: MeasuredRow, is_whole: bool, accumulates: bool) -> Raw:
-    """Keys of the batch of the largest row."""
     keys: Raw = {"microbatch": largest.microbatch}
     if is_whole:  # one batch for all devices
         keys = {"global_batch": largest.samples}

@@ -211,7 +211,6 @@ def written(constants: Sequence[Constant], values: Sequence[float] | Floats) -> 
 
 
 def _is_for(key: str, point: MeasuredStep) -> bool:
-    """Whether a constant applies to a point's scenario."""
     name, of_one, _ = key.partition(OF_ONE)
     return not of_one or name == point.scenario.name
 

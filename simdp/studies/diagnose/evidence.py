@@ -420,7 +420,6 @@ class Evidence:
 
     @property
     def _num_kernels(self) -> float:
-        """Number of a step's kernels."""
         kernels, step = self._line.trace.kernels, self._line.marks.kernel
         return float(((step >= 0) & (kernels.kind != SYNC)).sum()) / max(self._line.num_steps, 1)
 

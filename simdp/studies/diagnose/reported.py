@@ -133,7 +133,6 @@ class _Options(NamedTuple):
     sequence_length: int | None = None
 
     def has(self, option: str) -> bool:
-        """Whether an option was given."""
         return getattr(self, option.replace("-", "_")) is not None
 
 
@@ -398,7 +397,6 @@ class _Links:
 
 
 def _derived(job: ReportedJob, links: _Links) -> Iterator[Finding]:
-    """Findings from the times alone."""
     text = f"{_of(job.comm, job)} is exposed communication"
     rates = links.bus_bandwidth(LARGE)
     factor = bus_bandwidth_factor("all_reduce", job.gpus)
@@ -550,7 +548,6 @@ class _Job:
         return comm, (max(low, 0.0), max(high, comm))
 
     def _expected(self) -> dict[str, Any]:
-        """Expected times of such a job."""
         if self.whole is None:
             compute, comm, compute_in = self.job.compute, self.exposed, None
             step, low, high = (compute + end for end in (comm, *self.exposed_in))
@@ -574,7 +571,6 @@ class _Job:
     # Findings ------------------------------------------------------------------------------------
 
     def findings(self, remedies: bool) -> Iterator[Finding]:
-        """Causes with shares that add up to the step."""
         yield from self._of_compute()
         job, (_, high) = self.job, self.exposed_in
         if self.contradicts is not None:
@@ -718,7 +714,6 @@ class _Job:
                 yield name
 
     def _sent(self) -> float:
-        """Bytes that a rank sends in a step."""
         return float(max(self.planned.metrics.bytes_sent_per_rank))
 
     def _slip(self) -> tuple[str | None, _Simulated | None]:

@@ -361,7 +361,6 @@ def ready(
 
 
 def _with_files(planned: PlanResult) -> PlanResult:
-    """Give every option a file name."""
     names = {
         repr(option.set): f"option-{number:02d}.yaml"
         for number, option in enumerate(planned.options, 1)

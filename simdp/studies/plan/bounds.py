@@ -501,7 +501,6 @@ class StepDemand:
         return np.maximum(rank.end(), busy), calls
 
     def _sum(self, seconds: Floats, micro_steps: Floats) -> Floats:
-        """All work of a step, shape `(num_points,)` [s]."""
         nothing = np.zeros(seconds.shape[1])
         sums = [sum((seconds[e] for e in s if isinstance(e, int)), nothing) for s in self.segments]
         if len(sums) == 1:
@@ -517,7 +516,6 @@ class _OtherTraffic:
         self._footprint = footprint_of(scenario, facts, scenario.program.partition)
 
     def nbytes(self, names: Sequence[str]) -> float:
-        """Bytes of the gradients of some parameters."""
         return float(self._facts.num_elements(tuple(names)) * self._facts.itemsize)
 
     def of_update(self) -> OneUpdate:
@@ -919,7 +917,6 @@ class Bounds:
         return SAFETY * step, SAFETY * busy
 
     def _spread(self) -> None:
-        """Compute times to the target, cost and energy."""
         price, node = self._rates[:, 0], self._rates[:, 4]
         self.finish = self._steps * self.step
         self.cost = np.where(np.isinf(price), inf, np.nan_to_num(price, posinf=0) * self.finish)

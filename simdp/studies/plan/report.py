@@ -81,7 +81,6 @@ def why_alone(num_points: int, num_simulated: int, pruned: Mapping[str, int]) ->
 
 
 def _gpu_hours(best: Option, other: Option) -> str:
-    """GPU hours of both, and their price."""
     hours = f"{best.gpu_hours:.3g} GPU hours in place of {other.gpu_hours:.3g}"
     prices = [
         None

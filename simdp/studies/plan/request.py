@@ -569,7 +569,6 @@ class LearningSettings:
 
 
 def _precision(scenario: Scenario) -> str:
-    """The dtypes of a scenario, in words."""
     workload = scenario.workload
     parts: list[str] = [workload.dtype]
     if workload.precision.kind != "full":

@@ -360,7 +360,6 @@ class _OptunaStudy(Protocol):
 
 
 def _study(space: Space, seed: int) -> _OptunaStudy:
-    """Optuna's study of a space."""
     try:
         import optuna
     except ImportError:
@@ -376,7 +375,6 @@ def _study(space: Space, seed: int) -> _OptunaStudy:
 
 
 def _chosen(trial: _Trial, space: Space) -> tuple[int, dict[str, Any]]:
-    """A point's number in the grid, and its settings."""
     number, chosen = 0, dict[str, Any]()
     for key, values in space.choices.items():
         place = trial.suggest_int(key, 0, len(values) - 1)
@@ -405,7 +403,6 @@ class _BoundsCache:
         self.bounds: Bounds | None = None
 
     def values(self, trials: Sequence[tuple[int, dict[str, object]]]) -> list[_TrialValue | None]:
-        """Values of points; None for impossible ones."""
         fresh = list[PlanPoint]()
         for number, chosen in trials:
             if number in self.seen:
@@ -440,7 +437,6 @@ class _BoundsCache:
 
 
 def _report_trial(study: _OptunaStudy, trial: _Trial, value: _TrialValue | None) -> None:
-    """Report a trial's value to the study."""
     from optuna.trial import TrialState
 
     if value is None:

@@ -362,7 +362,6 @@ class _Replay:
     # The parts of the scenario ---------------------------------------------------------------
 
     def done(self) -> Replayed:
-        """Put the scenario together."""
         step, recognised = self.typical.step, self.found
         if recognised.sharded == "units" and not self.charges.copies:
             step = without_unit_copies(step)
@@ -415,7 +414,6 @@ class _Replay:
         return {**self.found.strategy, "units": units_of(self.found, named)}
 
     def _elements(self, itemsize: int) -> int | None:
-        """Elements of all gradients, as given."""
         if self.request.gradients is None:
             return None
         if self.found.buckets:

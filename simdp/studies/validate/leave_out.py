@@ -269,7 +269,6 @@ def _is_jitter(key: str) -> bool:
 
 
 def _grid(constant: Constant) -> Floats:
-    """Values of a constant between its bounds."""
     return np.geomspace(constant.low, constant.high, GRID + 2)[1:-1]
 
 
@@ -466,7 +465,6 @@ def _jobs(items: Sequence[Item], by: By) -> Iterator[FoldJob]:
 
 
 def _fitting(remaining: Sequence[Item]) -> list[Item]:
-    """Steps for a fit."""
     return [i for i in remaining if not i.is_table and i.point.role == "calibration"]
 
 
@@ -503,7 +501,6 @@ def _failure(item: Item, error: ScenarioError) -> NotCompared:
 
 
 def _is_timed(item: Item) -> bool:
-    """Whether a step or a table can be simulated, and so be fitted to."""
     try:
         if item.is_table:
             clock_of(item.made, item.table.collective)
@@ -550,7 +547,6 @@ class _FoldFit:
         return PointConstants(item, scenario, self.tables, self.knows_cost, by_cluster)
 
     def step(self, item: Item) -> tuple[StepComparison, HeldOutPoint]:
-        """Predict a step."""
         known = _known(item)
         if self.name is None:
             comparison = time_step(item.name, item.point, item.made, known)
@@ -609,7 +605,6 @@ class _FoldFit:
         return tuple(new_names)
 
     def table(self, item: Item) -> list[tuple[CollectiveComparison, HeldOutPoint]]:
-        """Predict a table."""
         made, known, pairs = item.made, _known(item), None
         args = item.name, item.table
         fitted = time_table(*args, made, (), item.number)
@@ -657,7 +652,6 @@ def _equal(some: Sequence[Item], others: Sequence[Item]) -> bool:
 
 
 def _is_set(key: str, own: Sequence[str]) -> bool:
-    """Whether a table sets a key."""
     return any(key == own_key or key.startswith(f"{own_key}.") for own_key in own)
 
 

@@ -116,7 +116,6 @@ def _who(ends: Sequence[RankEnd]) -> str:
 
 
 def _unused(listed: Sequence[str]) -> Iterator[Finding]:
-    """Yield that DDP found parameters without gradients."""
     if not listed:
         return
     which = listed[0] if listed[0] == "some" else f"parameters {listed[0][:120].strip()}"
@@ -283,7 +282,6 @@ def _shared(calls: Sequence[WaitingCall], what: str, logs: Sequence[JobLog]) -> 
 def _same_call(
     calls: Sequence[WaitingCall], what: str, logs: Sequence[JobLog], failed: bool
 ) -> Iterator[Finding]:
-    """All ranks that wait do so in one collective."""
     wait = _shared(calls, what, logs)
     if (bar := _preparing(logs)) is not None:
         yield _preparation(bar, wait)

@@ -144,7 +144,6 @@ def _got(net: Network) -> str:
 
 
 def _sockets(net: Network) -> Iterator[Finding]:
-    """Yield that NCCL uses TCP between nodes."""
     log = net.log
     used = "NET/Socket" in log.transports
     chosen = log.networks == ["Socket"] or (not log.networks and log.no_card and log.interfaces)
@@ -225,7 +224,6 @@ def _is_slow(net: Network) -> bool:
 
 
 def _no_gpudirect(net: Network) -> Iterator[Finding]:
-    """Yield that cards do not reach the memory of GPUs."""
     log = net.log
     rdma = sum(count for kind, count in log.transports.items() if kind.startswith("NET/IB"))
     if not net.is_spread or not (rdma or log.cards):
@@ -396,7 +394,6 @@ def _control(evidence: str, obtained: str, confidence: str) -> Finding:
 
 
 def _versions(net: Network) -> Iterator[Finding]:
-    """Yield that ranks use different versions of NCCL."""
     plain = {version.partition("+")[0] for version in net.log.versions}
     if len(plain) > 1:
         yield Finding(
@@ -414,7 +411,6 @@ def _versions(net: Network) -> Iterator[Finding]:
 
 
 def _warnings(net: Network) -> Iterator[Finding]:
-    """Yield what NCCL's own warnings say."""
     texts = [warning.text for warning in net.log.warnings]
     shm = [
         text
@@ -480,7 +476,6 @@ def _devices(texts: Sequence[str]) -> Iterator[Finding]:
 
 
 def _verbs(texts: Sequence[str]) -> Iterator[Finding]:
-    """Yield that an RDMA device fails."""
     verbs = [text for text in texts if re.search(r"Call to ibv_(?!open_device)\w+ failed", text)]
     if verbs:
         memory = any("Cannot allocate memory" in text for text in verbs)
