@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from simdp.collectives.costs.nccl import Pooled
     from simdp.spec import Spec
 
+COLLECTIVES = (
+    *("all_gather", "all_reduce", "all_to_all", "barrier", "broadcast"),
+    *("gather", "reduce", "reduce_scatter", "scatter"),
+)
+
 HOMES = {
     "activations": "simdp.workload.layers.activations",
     "allocators": "simdp.cluster.allocators",
@@ -42,15 +47,7 @@ HOMES = {
     "stragglers": "simdp.cluster.stragglers",
     "targets": "simdp.job.targets",
     "topologies": "simdp.cluster.topologies",
-    "all_gather": "simdp.collectives",
-    "all_reduce": "simdp.collectives",
-    "all_to_all": "simdp.collectives",
-    "barrier": "simdp.collectives",
-    "broadcast": "simdp.collectives",
-    "gather": "simdp.collectives",
-    "reduce": "simdp.collectives",
-    "reduce_scatter": "simdp.collectives",
-    "scatter": "simdp.collectives",
+    **dict.fromkeys(COLLECTIVES, "simdp.collectives"),
 }
 """Module of each family's table; the table's name is the family's in capitals."""
 

@@ -13,7 +13,7 @@ is multiplied by the exposed share of communication.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import exp, hypot, inf, log, sqrt
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from simdp.arrays import grouped
 from simdp.cluster import Cluster
 from simdp.cluster.hardware import (
     DEVICES,
@@ -557,11 +558,11 @@ def novelty_of(
 
 def tables_of(known: Sequence[Known]) -> dict[str, list[int]]:
     """Return all tables that constants were fitted to: node counts by collective."""
-    nodes_of: dict[str, list[int]] = {}
-    for source in known:
-        for collective, nodes in source.calibration.tables.items():
-            nodes_of.setdefault(collective, []).extend(nodes)
-    return nodes_of
+    return _all_nodes(source.calibration.tables for source in known)
+
+
+def _all_nodes(fits: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    return grouped((name, count) for nodes in fits for name in nodes for count in nodes[name])
 
 
 def collective_novelty_spread(new: Sequence[str], nbytes: float) -> float:
@@ -636,11 +637,7 @@ tokens, by catalogue devices in place of that machine's."""
 
 def steps_of(known: Sequence[Known]) -> dict[str, list[int]]:
     """Return the steps that constants were fitted to: node counts by model."""
-    nodes_of: dict[str, list[int]] = {}
-    for source in known:
-        for model, nodes in source.calibration.steps.items():
-            nodes_of.setdefault(model, []).extend(nodes)
-    return nodes_of
+    return _all_nodes(source.calibration.steps for source in known)
 
 
 def step_novelty(

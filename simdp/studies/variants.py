@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -70,7 +70,7 @@ def _changed_sections(scenario: Scenario, raw: Raw, values: Mapping[str, object]
                 f"{section}: has no constants; give a key of cluster, workload, ..."
             )
         if section in made:  # its cost changes as well
-            part[section]["cost"] = made[section].cost.model_dump(mode="json", exclude_none=True)
+            part[section] |= {"cost": made[section].cost.model_dump(mode="json", exclude_none=True)}
         member: Any = type(old)
         if section == "strategy":  # the only section whose kind may change
             member = STRATEGIES.find(str(part[section].get("kind"))) or member
@@ -85,10 +85,9 @@ def _changed_sections(scenario: Scenario, raw: Raw, values: Mapping[str, object]
 
 def _changed_cost(scenario: Scenario, raw: Raw, values: Mapping[str, object]) -> dict[str, Any]:
     """Validate a changed cost, and put it into the section of collectives."""
-    part = {"collectives": {"cost": copy.deepcopy(raw["collectives"]["cost"])}}
+    written, old = copy.deepcopy(raw["collectives"]["cost"]), scenario.collectives
     for key, value in values.items():
-        set_key(part, key, value)
-    written, old = part["collectives"]["cost"], scenario.collectives
+        set_key({"collectives": {"cost": written}}, key, value)
     if isinstance(old.cost, NcclCost):  # reads no file
         cost: Cost = _nccl_cost(type(old.cost), json.dumps(written))
     else:
@@ -280,14 +279,10 @@ def evictions(scenario: Scenario) -> Iterator[VariantChange]:
     )
     for node in list(nodes)[:MOST_NODES]:
         beside: dict[str, Any] = {"cluster.stragglers": _without(raw["stragglers"], node, m)}
-        for key in ("topology", "link"):
-            if isinstance(raw.get(key), list):
-                beside[f"cluster.{key}"] = [*raw[key][:node], *raw[key][node + 1 :]]
-        if isinstance(raw["device"], list):
-            beside["cluster.device"] = raw["device"][: node * m] + raw["device"][(node + 1) * m :]
-        if isinstance(raw["inter_node"]["link"], list):
-            links = raw["inter_node"]["link"]
-            beside["cluster.inter_node.link"] = [*links[:node], *links[node + 1 :]]
+        for key, count in (("topology", 1), ("link", 1), ("device", m), ("inter_node.link", 1)):
+            listed = value_at(raw, key)
+            if isinstance(listed, list):
+                beside[f"cluster.{key}"] = listed[: node * count] + listed[(node + 1) * count :]
         left = cluster.world_size - m
         title, but = f"without node {node}", f"{left} ranks"
         yield VariantChange("evict", "cluster.world_size", left, but, beside, title)
@@ -307,31 +302,29 @@ def _nodes_of(straggler: Straggler, cluster: Cluster) -> list[int]:
 
 def _without(stragglers: list[Raw], node: int, per_node: int) -> list[Raw]:
     """Stragglers without those of a node; ranks and nodes behind it move up."""
-    kept = []
-    for straggler in stragglers:
-        ranks = [
-            rank
-            for rank in (straggler.get("rank"), *(straggler.get("link") or ()))
-            if rank is not None
-        ]
-        here = straggler.get("node") == node or any(rank // per_node == node for rank in ranks)
-        if not here:
-            kept.append(_moved_up(straggler, node, per_node))
-    return kept
 
+    def is_there(straggler: Raw) -> bool:
+        ranks = (straggler.get("rank"), *(straggler.get("link") or ()))
+        nodes = (straggler.get("node"), *(rank // per_node for rank in ranks if rank is not None))
+        return node in nodes
 
-def _moved_up(straggler: Raw, node: int, per_node: int) -> Raw:
     def moved(rank: int) -> int:
         return rank - per_node * (rank // per_node > node)
 
-    changed: dict[str, Any] = {}
-    if straggler.get("node") is not None:
-        changed["node"] = straggler["node"] - (straggler["node"] > node)
-    if straggler.get("rank") is not None:
-        changed["rank"] = moved(straggler["rank"])
-    if straggler.get("link") is not None:
-        changed["link"] = [moved(rank) for rank in straggler["link"]]
-    return {**straggler, **changed}
+    moves: dict[str, Callable[[Any], object]] = {
+        "node": lambda place: place - (place > node),
+        "rank": moved,
+        "link": lambda ranks: [moved(rank) for rank in ranks],
+    }
+
+    def changed(key: str, value: object) -> object:
+        return value if value is None or key not in moves else moves[key](value)
+
+    return [
+        {key: changed(key, value) for key, value in straggler.items()}
+        for straggler in stragglers
+        if not is_there(straggler)
+    ]
 
 
 # Ranges -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,13 +34,24 @@ def step_rows(line: RankTimeline) -> Iterator[StepRow]:
             step=int(line.number[place]),
             step_time_s=float(line.time[place]),
             counted=bool(line.used[place]),
-            exposed_comm_s=lengths["comm_s"] - lengths["hidden_comm_s"],
-            **lengths,
+            exposed_comm_s=lengths.comm_s - lengths.hidden_comm_s,
+            **lengths._asdict(),
         )
 
 
-def lengths_of(trace: RankTrace, chosen: Ints | None = None) -> dict[str, float]:
-    """Span, and length of each kind of activity of a device, as `StepRow` names them [s].
+class ActivityLengths(NamedTuple):
+    """Span, and length of each kind of activity of a device, as `StepRow` names them [s]."""
+
+    span_s: float
+    busy_s: float
+    compute_s: float
+    comm_s: float
+    hidden_comm_s: float
+    copy_s: float
+
+
+def lengths_of(trace: RankTrace, chosen: Ints | None = None) -> ActivityLengths:
+    """Measure the activities of a device.
 
     Parameters
     ----------
@@ -55,14 +67,14 @@ def lengths_of(trace: RankTrace, chosen: Ints | None = None) -> dict[str, float]
     others = ~works & ~sends & (kind != SYNC)
     compute, comm, copies = (Instants.of(start[at], end[at]) for at in (works, sends, others))
     busy = compute.plus(comm).plus(copies)
-    return {
-        "span_s": float(busy.end[-1] - busy.start[0]) if len(busy.start) else 0.0,
-        "busy_s": busy.length(),
-        "compute_s": compute.length(),
-        "comm_s": comm.length(),
-        "hidden_comm_s": comm.both(compute).length(),
-        "copy_s": copies.without(compute).without(comm).length(),
-    }
+    return ActivityLengths(
+        float(busy.end[-1] - busy.start[0]) if len(busy.start) else 0.0,
+        busy.length(),
+        compute.length(),
+        comm.length(),
+        comm.both(compute).length(),
+        copies.without(compute).without(comm).length(),
+    )
 
 
 def mean(values: list[float]) -> float:
@@ -86,25 +98,25 @@ def rank_rows(case: Case, critical: CriticalSteps, steps: Sequence[StepRow]) -> 
     for place, line in enumerate(case.lines):
         whole = lengths_of(line.trace)
         mine = [row for row in steps if row.rank == line.rank and row.counted]
-        of_step = {
-            key: mean([getattr(row, key) for row in mine]) if mine else whole[key]
-            for key in ("busy_s", "compute_s", "comm_s", "hidden_comm_s", "copy_s")
-        }
-        time = mean([row.step_time_s for row in mine]) if mine else None
+        time, usual = None, whole
+        if mine:
+            means = (mean([getattr(row, name) for row in mine]) for name in whole._fields[1:])
+            time = mean([row.step_time_s for row in mine])
+            usual = ActivityLengths(time, *means)
         yield RankRow(
             rank=line.trace.rank,
             step_time_s=time,
-            compute_s=of_step["compute_s"],
-            exposed_comm_s=of_step["comm_s"] - of_step["hidden_comm_s"],
-            hidden_comm_s=of_step["hidden_comm_s"],
-            copy_s=of_step["copy_s"],
-            idle_s=max((whole["span_s"] if time is None else time) - of_step["busy_s"], 0.0),
+            compute_s=usual.compute_s,
+            exposed_comm_s=usual.comm_s - usual.hidden_comm_s,
+            hidden_comm_s=usual.hidden_comm_s,
+            copy_s=usual.copy_s,
+            idle_s=max(usual.span_s - usual.busy_s, 0.0),
             wait_s=float(wait[place]),
             late_s=float(late[place]),
             input_s=float(fetching[place]),
             launch_s=float(launch[place]),
             clock_s=_clock(case, place),
-            trace=whole,
+            trace=whole._asdict(),
         )
 
 

@@ -115,16 +115,16 @@ def _bucket(replayed: Replayed) -> Iterator[ScenarioChange]:
 
 
 def _hook(replayed: Replayed) -> Iterator[ScenarioChange]:
-    if replayed.sharded == "nothing" and "comm_hook" not in replayed.scenario["strategy"]:
+    if replayed.sharded == "nothing" and "comm_hook" not in replayed.strategy:
         yield ScenarioChange(
             "gradients sent in 16 bit (comm hook bf16_compress)", {"strategy.comm_hook": "bf16"}
         )
 
 
 def _sync(replayed: Replayed) -> Iterator[ScenarioChange]:
-    strategy = replayed.scenario["strategy"]
-    if replayed.scenario["workload"].get("grad_accum", 1) > 1:
-        known = strategy_class(strategy["kind"])
+    strategy = replayed.strategy
+    if replayed.workload.get("grad_accum", 1) > 1:
+        known = strategy_class(strategy.get("kind"))
         for key, value in known.sync_once.items():
             if strategy.get(key, known.model_fields[key].default) != value:
                 text = f"gradients exchanged once a step (strategy.{key}: {written(value)})"
@@ -132,7 +132,7 @@ def _sync(replayed: Replayed) -> Iterator[ScenarioChange]:
 
 
 def _accumulate(replayed: Replayed) -> Iterator[ScenarioChange]:
-    now = int(replayed.scenario["workload"].get("grad_accum", 1))
+    now = int(replayed.workload.get("grad_accum", 1))
     for factor in FACTORS:
         yield ScenarioChange(
             f"gradients accumulated over {now * factor} micro-batches "
@@ -143,7 +143,7 @@ def _accumulate(replayed: Replayed) -> Iterator[ScenarioChange]:
 
 
 def _larger(replayed: Replayed) -> Iterator[ScenarioChange]:
-    now = int(replayed.scenario["workload"]["microbatch"])
+    now = int(replayed.workload["microbatch"])
     yield ScenarioChange(
         "a micro-batch twice as large (time of as many samples as a step has now)",
         {"workload.microbatch": 2 * now},
@@ -159,7 +159,7 @@ def _algorithm(replayed: Replayed) -> Iterator[ScenarioChange]:
 
 def _graphs(replayed: Replayed) -> Iterator[ScenarioChange]:
     settings: Raw = {"workload.cuda_graphs": True}
-    host = parse(replayed.scenario["workload"].get("host", {}).get("step", "0 s"), "time")
+    host = parse(replayed.workload.get("host", {}).get("step", "0 s"), "time")
     if replayed.update_gap_s:
         rest = max(host - replayed.update_gap_s, 0.0)
         settings["workload.host.step"] = format_quantity(float(f"{rest:.9g}"), "time")
@@ -180,7 +180,7 @@ def _even(replayed: Replayed) -> Iterator[ScenarioChange]:
 
 
 def _workers(replayed: Replayed) -> Iterator[ScenarioChange]:
-    given = replayed.scenario["workload"].get("input")
+    given = replayed.workload.get("input")
     if given is None:
         return
     now = int(given["workers"])

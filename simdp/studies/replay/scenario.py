@@ -89,6 +89,16 @@ class Replayed:
         return float(sum(int(line.split(",")[column]) for line in lines[1:]))
 
     @property
+    def workload(self) -> Raw:
+        """The workload, as in YAML."""
+        return dict(self.scenario["workload"])
+
+    @property
+    def strategy(self) -> Raw:
+        """The strategy, as in YAML."""
+        return dict(self.scenario["strategy"])
+
+    @property
     def stragglers(self) -> list[Raw]:
         """The stragglers of the cluster, as in YAML."""
         return list(self.scenario["cluster"].get("stragglers", ()))
@@ -429,27 +439,21 @@ class _Replay:
         return kinds[0] // 8 * 8, -(-kinds[1] // 8) * 8
 
     def _workload(self, dtype: str, micros: int, update: float, lead: float) -> Raw:
-        compute: Raw = {"kind": "profile", "microbatch": self.request.microbatch}
-        if (name := self._device()) is not None:
-            compute = {"kind": "profile", "device": name, "microbatch": self.request.microbatch}
-        compute["update"] = seconds(update)
-        workload: Raw = {
+        name, microbatch = self._device(), self.request.microbatch
+        device = {} if name is None else {"device": name}
+        compute = {"kind": "profile", **device, "microbatch": microbatch, "update": seconds(update)}
+        stalled = self._is_stalled
+        return {
             "model": {"kind": "profile", "path": f"{self.request.name}.csv"},
             "compute": compute,
             "optimizer": optimizer_of(self.traces[0]),
-            "microbatch": self.request.microbatch,
+            "microbatch": microbatch,
+            **({"dtype": dtype} if dtype != "float32" else {}),
+            **({"grad_accum": micros} if micros > 1 else {}),
+            **({"host": {"step": seconds(lead)}} if lead > 0 else {}),
+            **({"input": self._input(self.typical.stalled, micros)} if stalled else {}),
+            **({} if stalled else {"steps": STEPS}),
         }
-        if dtype != "float32":
-            workload["dtype"] = dtype
-        if micros > 1:
-            workload["grad_accum"] = micros
-        if lead > 0:
-            workload["host"] = {"step": seconds(lead)}
-        if self._is_stalled:
-            workload["input"] = self._input(self.typical.stalled, micros)
-        else:
-            workload["steps"] = STEPS
-        return workload
 
     @property
     def _is_stalled(self) -> bool:
@@ -495,11 +499,12 @@ class _Replay:
                 f"{traced or 'the device'} is not in the catalogue, so that times cannot be scaled "
                 f"to others{hint}"
             )
-        cluster: Raw = {"world_size": self.num_ranks, "device": name or dict(UNKNOWN_DEVICE)}
-        network = fitted([*self.typical.step.sent])
-        cluster["topology"] = "switch"
-        cluster["link"] = self._link(network)
-        return cluster
+        return {
+            "world_size": self.num_ranks,
+            "device": name or dict(UNKNOWN_DEVICE),
+            "topology": "switch",
+            "link": self._link(fitted([*self.typical.step.sent])),
+        }
 
     def _link(self, network: RankLinks | None) -> Raw:
         if network is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from json import dumps, loads
 from math import sqrt
 from pathlib import Path
@@ -331,17 +332,7 @@ def refit_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
     measured = np.array([seconds for part in parts for seconds in part.measured])
     table_fit = fit(predict, measured, constants, restraints=restraints(constants, base))
     fitted = grouped((item.table.collective, item.made.cluster.num_nodes) for item in tables)
-    named = tuple(
-        Constant(
-            f"{COST}{fitted_constant.key}",
-            fitted_constant.dimension,
-            fitted_constant.typical,
-            fitted_constant.low,
-            fitted_constant.high,
-            fitted_constant.spread,
-        )
-        for fitted_constant in table_fit.constants
-    )
+    named = tuple(replace(part, key=f"{COST}{part.key}") for part in table_fit.constants)
     return refitted(table_fit, noise, fitted)._replace(constants=named)
 
 

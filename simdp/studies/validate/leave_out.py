@@ -316,9 +316,7 @@ def _constant(key: str, intake: PointConstants, tables: Refitted | None) -> Cons
             if constant.key == key:
                 deviation = sqrt(float(tables.covariance[index, index]))
                 value = float(tables.values[index])
-                return Constant(
-                    key, constant.dimension, value, constant.low, constant.high, deviation
-                )
+                return replace(constant, typical=value, spread=deviation)
     if _is_jitter(key):
         return Constant(key, None, JITTER, 1e-4, 1.0, JITTERS)
     written = value_at(intake.bare, key)
