@@ -20,12 +20,11 @@ from simdp.reports.figures import (
     seconds,
     sentence,
 )
-from simdp.results.metrics import Metrics, exposed_by_collective
+from simdp.results.metrics import LABELS, Metrics, exposed_by_collective
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import TraceToCome
 from simdp.units import parse
 
-Write = Callable[[float | None], str]
 LEAST_SHARE = 0.005  # least share of a step that is listed
 LEAST_IDLE = 0.5  # idle share of a node's network cards above which a row is shown
 NEARLY_ALL = 0.995  # share of a step from which on three digits are written
@@ -113,33 +112,40 @@ def verdict(lines: Sequence[str]) -> list[Row]:
     return [Row("verdict", "verdict", " ".join(lines))] if lines else []
 
 
-def costs(metrics: Metrics, seconds: Write) -> list[Row]:
-    """Write the interval of a step, and its time without stragglers and with full overlap."""
-    step_time, rows = metrics.step_time_s, list[Row]()
-    ends, even = metrics.interval_s, metrics.without_stragglers_s
-    if ends is not None:
-        rows.append(Row("interval", "90 % interval of a step", " to ".join(map(seconds, ends))))
-    if even is not None and step_time:
-        said = less(even, step_time, seconds)
-        rows.append(Row("without_stragglers", "without stragglers", said))
-    if step_time and metrics.exposed_comm_s > LEAST_SHARE * step_time:
-        hidden = step_time - metrics.exposed_comm_s
-        said = less(hidden, step_time, seconds)
-        rows.append(Row("all_hidden", "if all comm was hidden", said))
-    return rows
+def interval(metrics: Metrics) -> list[Row]:
+    """Write the 90 % interval of a step, if it is known."""
+    if metrics.interval_s is None:
+        return []
+    ends = " to ".join(map(seconds, metrics.interval_s))
+    return [Row("interval", LABELS["interval_s"].title, ends)]
 
 
-def lost(result: Result, seconds: Write) -> list[Row]:
+def without_stragglers(metrics: Metrics) -> list[Row]:
+    """Write the time of a step without stragglers, if there are any."""
+    even, step_time = metrics.without_stragglers_s, metrics.step_time_s
+    if even is None or not step_time:
+        return []
+    return [Row("without_stragglers", "without stragglers", less(even, step_time))]
+
+
+def all_hidden(metrics: Metrics) -> list[Row]:
+    """Write the time of a step with full overlap, if communication is exposed."""
+    step_time, exposed = metrics.step_time_s, metrics.exposed_comm_s
+    if not step_time or exposed <= LEAST_SHARE * step_time:
+        return []
+    return [Row("all_hidden", "if all comm was hidden", less(step_time - exposed, step_time))]
+
+
+def lost(result: Result) -> list[Row]:
     """Write the cost of each of several stragglers, and the rank that is slowest most often."""
     step_time, rows = result.metrics.step_time_s, list[Row]()
-    known = [one for one in result.lost if one["seconds"] is not None]
-    for one in known[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
-        said = less(step_time - one["seconds"], step_time, seconds)
-        rows.append(Row("lost", f"  without {one['cause']}", f"{said}{_on(one)}"))
-    if len(known) > MOST_CAUSES and rows:
-        said = f"and {len(known) - MOST_CAUSES} others: see result.json"
-        rows.append(Row("lost", "", said))
-    if result.slowest and any(one["ranks"] is None for one in result.lost):
+    losses = [loss for loss in result.lost if loss["seconds"] is not None]
+    for loss in losses[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
+        time = less(step_time - loss["seconds"], step_time)
+        rows.append(Row("lost", f"  without {loss['cause']}", f"{time}{_on(loss)}"))
+    if len(losses) > MOST_CAUSES and rows:
+        rows.append(Row("lost", "", f"and {len(losses) - MOST_CAUSES} others: see result.json"))
+    if result.slowest and any(loss["ranks"] is None for loss in result.lost):
         rows.append(Row("slowest", "slowest most often", _slowest_words(result)))
     return rows
 
@@ -168,7 +174,7 @@ def _slowest_words(result: Result) -> str:
     return said
 
 
-def less(value: float, step_time: float, seconds: Write = figures.seconds) -> str:
+def less(value: float, step_time: float) -> str:
     """Write a time and how much shorter than a step it is."""
     share, word = abs(1 - value / step_time), "less" if value < step_time else "more"
     if share < LEAST_SHARE:

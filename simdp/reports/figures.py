@@ -212,6 +212,8 @@ WRITERS: dict[str, Callable[[float | None], str]] = {
     "USD": money,
     "kWh": energy,
     "share": percent,
+    "per_s": large_number,
+    "number": large_number,
     "": large_number,
 }
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simdp.keys import format_settings, short_key, written
 from simdp.reports import answers, figures, sections
-from simdp.reports.figures import SHORT, WIDTH, Row, TableCell, nbytes, number
+from simdp.reports.figures import WIDTH, Row, TableCell, nbytes, number
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import filled, narrow_tables, wide_table
 from simdp.results.comparison import ComparedPoint, Comparison, best_of, ties_of
-from simdp.results.metrics import Metrics
+from simdp.results.metrics import LABELS, PARTS, Metrics
 from simdp.results.plan import ExtrapolatedPoint, Extrapolation, Fitting, FittingRow
 from simdp.results.result import FailedPoint, Result, Study
 
@@ -30,13 +30,12 @@ SPARE = (
     *("skipped", "tok/s/GPU", "memory", "90 %"),
 )
 
-RATE = "throughput_samples_per_s"
 # columns that stay if wrapping long key values to so many letters makes room
 FOLDED_FOR, FOLDED_KEY = ("tok/s/GPU", "memory"), 24
 LONG_SAMPLE = 1000  # tokens per sample from which on tokens are counted, not samples
 MAX_FAILED = 10  # failed points whose reasons are listed
 LEAST_KEY = 10  # least width of a key's column
-INTERVAL = "90 %"  # head of the column of a step's 90 % interval
+INTERVAL = LABELS["interval_s"].head
 FOOT = "speed-up: {} over the first point's; * the fastest point"
 
 
@@ -72,14 +71,14 @@ def has_intervals(study: Study) -> bool:
 def sweep_cells(study: Study) -> tuple[int, dict[str, list[TableCell]]]:
     """Make the columns of a sweep by head, keys first, and count the keys."""
     points, keys = study.points, list(study.scenario["sweep"])
-    columns = _columns(study)
+    columns = _metric_cells([point.metrics for point in points])
     short = [key.rpartition(".")[2] for key in keys]
     heads = short if len({*short, *columns}) == len(short) + len(columns) else keys
     cells = {
         head: [TableCell(written(p.set[key])) for p in points]
         for head, key in zip(heads, keys, strict=True)
     }
-    cells |= {name: [write(p.metrics) for p in points] for name, write in columns.items()}
+    cells |= columns
     billed = _billed(study)
     for name, tell in answers.columns(billed).items():
         cells[name] = [tell(one) for one in billed]
@@ -95,7 +94,9 @@ def best_point(study: Study) -> tuple[int | None, list[float | None], str]:
     """Find the fastest point, all rates, and their unit: tokens/s if samples differ in length."""
     points = study.points
     unequal = _differ_in_length(points)
-    rates = [p.metrics["tokens_per_s" if unequal else RATE] for p in points]
+    rates = [
+        p.metrics.tokens_per_s if unequal else p.metrics.throughput_samples_per_s for p in points
+    ]
     best = best_of(
         [
             replace(p.metrics, throughput_samples_per_s=rate)
@@ -148,61 +149,23 @@ def _idle_cards(points: Sequence[Result]) -> list[Row]:
     return []
 
 
-def _columns(study: Study) -> dict[str, Callable[[Metrics], TableCell]]:
-    points = study.points
-    longest = max(p.metrics.step_time_s for p in points)
-    _, scale = figures.unit_of([longest])
-    digits = figures.digits_of(longest / scale)
-    columns: dict[str, Callable[[Metrics], TableCell]] = {
-        name: partial(_scaled, key, scale, digits)
-        for key, name in SHORT.items()
-        if any(p.metrics[key] > LEAST_SHARE * p.metrics.step_time_s for p in points)
-    }
-    if has_intervals(study):
-        step = columns.pop(SHORT["step_time_s"])
-        ends = {
-            INTERVAL: lambda m: _exact(
-                figures.interval(m.interval_s, scale), (m.interval_s or [None])[0]
-            )
-        }
-        columns = {SHORT["step_time_s"]: step, **ends, **columns}
-    if all(_are_long(p.metrics) for p in points):
-        columns["tok/s/GPU"] = lambda m: number(m.tokens_per_s_per_gpu, ",.0f")
-        if all(p.metrics.mfu is not None for p in points):
-            columns["MFU"] = lambda m: _as_written(figures.percent(m.mfu))
-    else:
-        columns["samples/s"] = lambda m: _exact(figures.short(m[RATE]), m[RATE])
-    peaks = [max(p.metrics.peak_memory_bytes) for p in points]
-    if max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks):
-        columns["memory"] = lambda m: _exact(
-            nbytes(max(m.peak_memory_bytes)), max(m.peak_memory_bytes)
-        )
-    if not all(p.metrics.fits_memory for p in points):
-        columns["fits"] = lambda m: TableCell("yes" if m.fits_memory else "no")
-    if any(p.metrics.scaling_efficiency is not None for p in points):
-        columns["eff."] = lambda m: _as_written(figures.percent(m.scaling_efficiency))
-    if any(p.metrics.loss for p in points):
-        columns["last loss"] = lambda m: number(m.last_loss)
-    if any(p.metrics.skipped_steps for p in points):
-        columns["skipped"] = lambda m: number(len(m.skipped_steps or []), "d")
-    return columns
-
-
 def _differ_in_length(points: Sequence[Result]) -> bool:
     """Return whether points differ in tokens per sample."""
-    tokens = [(p.metrics.tokens_per_s or 0.0) / (p.metrics[RATE] or 1.0) for p in points]
+    tokens = [
+        (p.metrics.tokens_per_s or 0.0) / (p.metrics.throughput_samples_per_s or 1.0)
+        for p in points
+    ]
     return min(tokens) > 0 and max(tokens) > (1 + LEAST_DIFFERENCE) * min(tokens)
 
 
-def _are_long(metrics: Metrics) -> bool:
-    """Return whether samples are long enough for rates in tokens."""
-    tokens, samples = metrics.tokens_per_s, metrics[RATE]
-    return bool(tokens and samples and tokens >= LONG_SAMPLE * samples)
-
-
-def _scaled(key: str, scale: float, digits: str, metrics: Metrics) -> TableCell:
-    value = metrics[key]
-    return TableCell(f"{value / scale:{digits}}" if value else "0", value)
+def _are_long(metrics: Iterable[Metrics]) -> bool:
+    """Return whether all samples are long enough for rates in tokens."""
+    return all(
+        m.tokens_per_s
+        and m.throughput_samples_per_s
+        and m.tokens_per_s >= LONG_SAMPLE * m.throughput_samples_per_s
+        for m in metrics
+    )
 
 
 def _exact(shown: TableCell, value: float | None) -> TableCell:
@@ -213,6 +176,101 @@ def _exact(shown: TableCell, value: float | None) -> TableCell:
 def _as_written(shown: TableCell) -> TableCell:
     """Sort a figure by its number in its own unit."""
     return TableCell(shown, shown.number)
+
+
+class TimeFormat(NamedTuple):
+    """Format of all times of a table."""
+
+    scale: float  # of their unit [s]
+    digits: str
+
+
+class MetricColumn(NamedTuple):
+    """A column of a sweep's table."""
+
+    metric: str  # whose head it has
+    write: Callable[[Metrics, TimeFormat], TableCell]  # its cell of a point
+    applies: Callable[[Sequence[Metrics]], bool]  # whether the points need it
+
+
+def _time_column(name: str) -> MetricColumn:
+    """Make a column of a part of a step, shown unless it is negligible."""
+
+    def write(metrics: Metrics, times: TimeFormat) -> TableCell:
+        value = metrics[name]
+        return TableCell(f"{value / times.scale:{times.digits}}" if value else "0", value)
+
+    def applies(points: Sequence[Metrics]) -> bool:
+        return any(m[name] > LEAST_SHARE * m.step_time_s for m in points)
+
+    return MetricColumn(name, write, applies)
+
+
+def _interval_cell(metrics: Metrics, times: TimeFormat) -> TableCell:
+    ends = metrics.interval_s
+    return _exact(figures.interval(ends, times.scale), ends[0] if ends else None)
+
+
+def _peak_cell(metrics: Metrics, _: TimeFormat) -> TableCell:
+    peak = max(metrics.peak_memory_bytes)
+    return _exact(nbytes(peak), peak)
+
+
+def _peaks_differ(points: Sequence[Metrics]) -> bool:
+    peaks = [max(m.peak_memory_bytes) for m in points]
+    return max(peaks) > (1 + LEAST_DIFFERENCE) * min(peaks)
+
+
+COLUMNS = (
+    _time_column("step_time_s"),
+    MetricColumn("interval_s", _interval_cell, lambda points: any(m.interval_s for m in points)),
+    *map(_time_column, PARTS),
+    MetricColumn(
+        "tokens_per_s_per_gpu", lambda m, _: number(m.tokens_per_s_per_gpu, ",.0f"), _are_long
+    ),
+    MetricColumn(
+        "mfu",
+        lambda m, _: _as_written(figures.percent(m.mfu)),
+        lambda points: _are_long(points) and all(m.mfu is not None for m in points),
+    ),
+    MetricColumn(
+        "throughput_samples_per_s",
+        lambda m, _: _exact(figures.short(m.throughput_samples_per_s), m.throughput_samples_per_s),
+        lambda points: not _are_long(points),
+    ),
+    MetricColumn("peak_memory_bytes", _peak_cell, _peaks_differ),
+    MetricColumn(
+        "fits_memory",
+        lambda m, _: TableCell("yes" if m.fits_memory else "no"),
+        lambda points: not all(m.fits_memory for m in points),
+    ),
+    MetricColumn(
+        "scaling_efficiency",
+        lambda m, _: _as_written(figures.percent(m.scaling_efficiency)),
+        lambda points: any(m.scaling_efficiency is not None for m in points),
+    ),
+    MetricColumn(
+        "loss", lambda m, _: number(m.last_loss), lambda points: any(m.loss for m in points)
+    ),
+    MetricColumn(
+        "skipped_steps",
+        lambda m, _: number(len(m.skipped_steps or []), "d"),
+        lambda points: any(m.skipped_steps for m in points),
+    ),
+)
+"""Columns of a sweep's table in their order, between its keys and its costs."""
+
+
+def _metric_cells(points: Sequence[Metrics]) -> dict[str, list[TableCell]]:
+    """Make the columns of `COLUMNS` that the points need, by head."""
+    longest = max(m.step_time_s for m in points)
+    _, scale = figures.unit_of([longest])
+    times = TimeFormat(scale, figures.digits_of(longest / scale))
+    return {
+        LABELS[column.metric].head: [column.write(m, times) for m in points]
+        for column in COLUMNS
+        if column.applies(points)
+    }
 
 
 def _longest(head: str, cells: Sequence[str]) -> int:

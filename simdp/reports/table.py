@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -19,9 +19,11 @@ from simdp.reports.figures import PARTS, SHORT, WIDTH, Row, nbytes, percent, sec
 from simdp.reports.wide_table import filled
 from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
-from simdp.results.metrics import Metrics, per_rank
+from simdp.results.metrics import LABELS, Metrics, per_rank
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import ACTIVITIES, Trace
+
+RunRows = Callable[[Result, bool], Iterable[Row]]  # makes rows of a run; whether it is verbose
 
 IDENTICAL = {True: "yes", False: "no", None: "there is one model"}
 LEAST_PART = 0.01  # least share of a peak that is listed
@@ -73,48 +75,6 @@ def step_rows(metrics: Metrics) -> list[tuple[str, str, str]]:
     return [*rows, ("communication in all", seconds(m.comm_s), said)]
 
 
-def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = False) -> list[Row]:
-    """List the facts about a run; see `summary`."""
-    m = result.metrics
-    rows = [
-        Row("throughput", "throughput", ", ".join(answers.rates(m))),
-        Row("buckets", "buckets", _buckets(m.bucket_bytes)),
-        Row("sent", "sent per rank and step", max(m.bytes_sent_per_rank), "bytes"),
-        *_memory_rows(result),
-        *([Row("simulated", "simulated", m.simulated_s, "s")] if verbose else []),
-        *_network_rows(result.network, verbose),
-        *_server_rows(result.server),
-        *_dropped_rows(result.participation),
-    ]
-    if m.loss:
-        ends = m.loss[0], m.loss[-1]
-        rows[1:1] = [
-            Row("loss", "loss, first to last step", " to ".join(map(figures.number, ends))),
-            Row("replicas", "replicas identical", IDENTICAL[m.replicas_identical]),
-        ]
-    if m.skipped_steps is not None:
-        place = 3 if m.loss else 1
-        rows[place:place] = [
-            Row("skipped", "skipped steps", _listed(map(str, m.skipped_steps)) or "none")
-        ]
-        if m.loss_scale:
-            said = _listed(_changes(m.loss_scale), "; ")
-            rows.insert(place + 1, Row("loss_scale", "loss scale", said))
-    costs = answers.costs(m, seconds)
-    after = next((i for i, row in enumerate(costs, 1) if row.key == "without_stragglers"), 0)
-    costs[after:after] = answers.lost(result, seconds)
-    rows[1:1] = [*answers.mfu(m), *answers.mfu_parts(result), *costs]
-    rows += answers.gradient_noise(result.gradient_noise)
-    if verbose or answers.is_asked_for(result.scenario):
-        rows += answers.rows((result.cost, result.target))
-    return [
-        *rows,
-        *answers.cards(result),
-        *answers.known([result], verbose),
-        *answers.advice(advice),
-    ]
-
-
 def _memory_rows(result: Result) -> list[Row]:
     """Write the highest peak, its parts, and all peaks if they differ."""
     metrics = result.metrics
@@ -130,7 +90,7 @@ def _memory_rows(result: Result) -> list[Row]:
     rows += [Row("memory_parts", "  made of", ", ".join(each))] * bool(each)
     written = [nbytes(peak) for peak in peaks]
     if len(set(written)) > 1:
-        rows.append(Row("memory_by_rank", "  by rank", _listed(_by_rank(written))))
+        rows.append(Row("memory_by_rank", "  by rank", _joined(_by_rank(written))))
     return rows
 
 
@@ -172,7 +132,7 @@ def _network_rows(network: Mapping[str, Any], verbose: bool) -> list[Row]:
         rows.append(Row("busiest_link", "busiest link", said))
     for collective, choices in network.get("chosen", {}).items():
         each = [f"{choice['algorithm']} for {nbytes(choice['nbytes'])}" for choice in choices]
-        rows.append(Row("chosen", f"{collective}: auto", _listed(each)))
+        rows.append(Row("chosen", f"{collective}: auto", _joined(each)))
     if verbose:
         why = str(network["why"]).replace("the link from ", "")
         rows.append(Row("clock", "clock", f"{network['fabric']} fabric: {why}"))
@@ -213,7 +173,88 @@ def _dropped_rows(participation: Mapping[str, Any] | None) -> list[Row]:
     ]
 
 
-def _listed(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> str:
+# The rows of a run -------------------------------------------------------------------------------
+
+
+def _metric_row(name: str, only_verbose: bool = False) -> RunRows:
+    """Make a row of a metric, with the unit and the title of its declaration."""
+    label = LABELS[name]
+
+    def rows(result: Result, verbose: bool) -> list[Row]:
+        value = result.metrics[name]
+        if value is None or (only_verbose and not verbose):
+            return []
+        value = max(value) if label.reduced == "largest" else value
+        return [Row(name, label.title, value, label.unit)]
+
+    return rows
+
+
+def _loss_rows(result: Result, verbose: bool) -> list[Row]:
+    m = result.metrics
+    if not m.loss:
+        return []
+    ends = figures.number(m.loss[0]), figures.number(m.last_loss)
+    return [
+        Row("loss", "loss, first to last step", " to ".join(ends)),
+        Row("replicas", "replicas identical", IDENTICAL[m.replicas_identical]),
+    ]
+
+
+def _skipped_rows(result: Result, verbose: bool) -> list[Row]:
+    m = result.metrics
+    if m.skipped_steps is None:
+        return []
+    rows = [Row("skipped", "skipped steps", _joined(map(str, m.skipped_steps)) or "none")]
+    if m.loss_scale:
+        rows.append(Row("loss_scale", "loss scale", _joined(_changes(m.loss_scale), "; ")))
+    return rows
+
+
+def _money_rows(result: Result, verbose: bool) -> list[Row]:
+    if not (verbose or answers.is_asked_for(result.scenario)):
+        return []
+    return answers.rows((result.cost, result.target))
+
+
+ROWS: tuple[RunRows, ...] = (
+    lambda result, _: [Row("throughput", "throughput", ", ".join(answers.rates(result.metrics)))],
+    lambda result, _: answers.mfu(result.metrics),
+    lambda result, _: answers.mfu_parts(result),
+    lambda result, _: answers.interval(result.metrics),
+    lambda result, _: answers.without_stragglers(result.metrics),
+    lambda result, _: answers.lost(result),
+    lambda result, _: answers.all_hidden(result.metrics),
+    _loss_rows,
+    _skipped_rows,
+    lambda result, _: [Row("buckets", "buckets", _buckets(result.metrics.bucket_bytes))],
+    _metric_row("bytes_sent_per_rank"),
+    lambda result, _: _memory_rows(result),
+    _metric_row("simulated_s", only_verbose=True),
+    lambda result, verbose: _network_rows(result.network, verbose),
+    lambda result, _: _server_rows(result.server),
+    lambda result, _: _dropped_rows(result.participation),
+    lambda result, _: answers.gradient_noise(result.gradient_noise),
+    _money_rows,
+    lambda result, _: answers.cards(result),
+    lambda result, verbose: answers.known([result], verbose),
+)
+"""Rows of a run in their order; each line makes those of one topic, none where it does not apply.
+
+A metric of `simdp.results.metrics.Metrics` is shown by one more ``_metric_row("its_name")``.
+"""
+
+
+def fact_rows(result: Result, advice: Advice | None = None, verbose: bool = False) -> list[Row]:
+    """List the facts about a run; see `summary`."""
+    rows = [row for make in ROWS for row in make(result, verbose)]
+    return [*rows, *answers.advice(advice)]
+
+
+# Cells -------------------------------------------------------------------------------------------
+
+
+def _joined(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> str:
     """Join as many parts as fit."""
     every = list(parts)
     for shown in range(len(every), 0, -1):
@@ -239,7 +280,7 @@ def _buckets(sizes: Sequence[float] | None) -> str:
     groups = [(size, len(list(group))) for size, group in groupby(map(nbytes, sizes))]
     count = f"{len(sizes)} "
     listed = [f"{many} x {size}" if many > 1 else size for size, many in groups]
-    return f"{count}({_listed(listed, room=MAX_LIST - len(count) - 2)})"
+    return f"{count}({_joined(listed, room=MAX_LIST - len(count) - 2)})"
 
 
 def ranks(study: Study) -> RenderableType:
