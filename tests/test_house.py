@@ -213,8 +213,9 @@ def test_only_their_command_imports_the_probes():
 
 
 def test_no_imports_go_in_circles():
+    """Not those in functions, nor those for types only."""
     waiting = {
-        module: {ours(name) for name in imports(module, types_too=False)} - {None, "", module}
+        module: {ours(name) for name in imports(module)} - {None, module}
         for module in MODULES
         if module
     }
@@ -222,6 +223,17 @@ def test_no_imports_go_in_circles():
         for module in free:
             del waiting[module]
     assert waiting == {}
+
+
+def test_no_module_imports_the_root_when_it_is_loaded():
+    """It hands over to the others, and would join all of them in one circle."""
+    users = [
+        module
+        for module in MODULES
+        for node in tree(module).body
+        if "simdp" in imported(node, module)
+    ]
+    assert users == []
 
 
 def loads(module):
