@@ -94,6 +94,14 @@ def for_some(names, cases, every, ids=None, first=0):
     return decorate
 
 
+def one_in(every, cases, first=0):
+    """Cases for `parametrize`, each an item: 1 in so many in the default tier, the others long."""
+    return [
+        case if number % every == first else pytest.param(case, marks=pytest.mark.long)
+        for number, case in enumerate(cases)
+    ]
+
+
 def called(names, cases, ids):
     """Every case as what it is called and the values of its arguments."""
     cases = list(cases)

@@ -81,6 +81,7 @@ def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path, monkeypat
     assert said.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_whole_process_is_measured_and_its_answer_checked(tmp_path):
     (tmp_path / "job.csv").write_text(TABLE)
@@ -175,6 +176,7 @@ MOST_FILES = 110
 MOST_MODULES = 170
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_main_job_enters_few_files_with_those_that_it_imports():
     assert 0 < printed(STARTUP_ROOT, FILES) <= MOST_FILES
@@ -259,6 +261,7 @@ def test_mutants_are_tried_in_a_copy_with_links(tmp_path, monkeypatch):
     assert (copy / "linked" / "a.txt").read_text() == "a"
 
 
+@pytest.mark.long
 def test_a_mutant_is_killed_by_the_test_that_fails(tmp_path):
     copy = tmp_path / "copy"
     (copy / "tests").mkdir(parents=True)

@@ -620,7 +620,6 @@ def test_a_plug_in_of_the_current_folder_is_found_in_every_process(here):
 def test_output_that_finds_no_room_is_one_line(here):
     full = ["standard output: cannot be written to: No space left on device."]
     with Path("/dev/full").open("w") as nowhere:
-        assert python("check", "tiny.yaml", stdout=nowhere) == (2, full)
         assert python("run", "tiny.yaml", "--no-plots", "--json", stdout=nowhere) == (2, full)
 
 
@@ -761,6 +760,7 @@ def test_no_command_at_all_prints_the_help(say):
 # gallery -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_gallery_draws_its_pictures_and_names_them(say, monkeypatch):
     pytest.importorskip("simdp.reports.plots")
     pictures = (("tiny", "timeline"), ("tiny", "loss"), ("sweep", "scaling"))

@@ -62,6 +62,7 @@ def test_a_scenario_gives_a_table_in_80_columns_and_files(command, tmp_path):
     assert run_command_line(["run", str(folder / "aws-p4d.yaml"), *more]) == 0
 
 
+@pytest.mark.long
 def test_json_is_one_document_and_does_not_depend_on_workers(command, tmp_path):
     on = ("--on", "dgx-a100", "--gpus", "4,8", "--json", "--no-plots", "--out", tmp_path / "out")
     status, out, err = command("job.yaml", *on)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from for_each import for_each
+from for_each import for_some
 
 from simdp.cli import run_command_line
 
@@ -105,7 +105,7 @@ CONFIG = {
 
 
 @pytest.mark.slow
-@for_each(
+@for_some(
     ("model", "strategy", "where"),
     [
         (
@@ -120,6 +120,7 @@ CONFIG = {
         ),
         ("resnet18-cifar", "{overlap: false}", "--machine dgx-a100"),
     ],
+    3,
 )
 def test_every_short_form_passes_fits_init_and_plan(
     model: str, strategy: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,11 +152,11 @@ def test_a_config_json_or_its_folder_is_a_model(
     seen = ["--step", "20 ms", "--gpus", "2", "--device", "a100-sxm4-80gb", "--comm", "40%"]
     seen += ["--no-remedies", "--json"]
     texts = {}
-    for path in ("own", "own/config.json", "{kind: transformers, path: own}", "gpt2"):
+    for path in ("own", "own/config.json", "gpt2"):
         assert run_command_line(["fits", path, *fit]) == 0, path
         assert run_command_line(["init", "--model", path, *fit, "-o", "x.yaml", "--force"]) == 0
         assert run_command_line(["diagnose", "--model", path, *seen]) == 0, path
         texts[path] = capsys.readouterr().out.replace("own/config.json", "own")
-    own, file, mapping, preset = texts.values()
-    assert own == file == mapping
+    own, file, preset = texts.values()
+    assert own == file
     assert preset != own

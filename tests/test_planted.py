@@ -36,6 +36,7 @@ def named_first(one, folder):
     return verdict_of(one, folder)[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_there_are_a_hundred_of_eight_causes():
     jobs, dumps = planted(), left()
@@ -47,7 +48,13 @@ def test_there_are_a_hundred_of_eight_causes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("plant", "number"), [(launch_bound, 0), (straggler, 0), (slow_link, 1), (input_stall, 0)]
+    ("plant", "number"),
+    [
+        (launch_bound, 0),
+        (straggler, 0),
+        pytest.param(slow_link, 1, marks=pytest.mark.long),
+        pytest.param(input_stall, 0, marks=pytest.mark.long),
+    ],
 )
 def test_what_is_planted_is_named_first(plant, number, tmp_path):
     one = planted([plant])[number]

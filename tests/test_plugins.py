@@ -243,6 +243,7 @@ def test_a_link_that_comes_and_goes_is_none_of_rank_programs_whatever_its_name(m
         dist.launch(lambda rank: None, cluster="cluster.yaml")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_continue_simulates_again_what_a_changed_module_computes(module, capsys):
     """Its own source, and that of a module beside it, which it imports."""

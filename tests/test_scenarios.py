@@ -19,6 +19,9 @@ SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden" / "scenarios"
 
 LONG = {
+    "16384_gpus",
+    "8gpu_ring",
+    "two_jobs",
     "apex_ddp",
     "async_staleness",
     "backup_ranks",

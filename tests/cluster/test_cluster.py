@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from for_each import for_each
+from for_each import for_each, for_some
 from networks import EXAMPLES, TOPO, example
 from pydantic import ValidationError
 
@@ -233,7 +233,7 @@ def pairs(n):
     return src[src != dst], dst[src != dst]
 
 
-@for_each("inside", UNIFORM)
+@for_some("inside", UNIFORM, 2)
 @for_each("between", ["ring", "switch", "full_mesh", "fat_tree", "rail_optimised"])
 @for_each(("world_size", "per_node"), SIZES)
 @for_each("cards", [1, 2])

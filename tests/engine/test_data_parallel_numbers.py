@@ -45,7 +45,7 @@ MODELS = [
     {**TRANSFORMER, "dataset": {"kind": "tokens", "num_samples": 40}},
     TOKENS,
 ]
-few = settings(max_examples=8)
+few = settings(max_examples=4)
 
 
 def assert_same_weights(one, other, atol=1e-12):

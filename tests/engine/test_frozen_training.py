@@ -72,7 +72,7 @@ ALIKE = [case for case in CASES if case != "data_parallel"]
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(subsets, st.sampled_from(ALIKE), st.integers(2, 4), st.integers(1, 2))
 def test_any_parameters_may_be_frozen(frozen, strategy, world_size, accumulate):
     options = {"frozen": frozen, "global_batch": 24}

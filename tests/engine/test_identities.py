@@ -149,7 +149,7 @@ optimizers = st.sampled_from(
 )
 world_sizes = st.integers(2, 6)
 seeds = st.integers(0, 2**16)
-few = settings(max_examples=6)
+few = settings(max_examples=3)
 
 
 @st.composite

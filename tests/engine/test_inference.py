@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 NORMED = {**BATCH_NORM, "dataset": {"kind": "regression", "num_samples": 24}}
 INCEPTION = {"kind": "inception_v3", "num_classes": 10}
 FLOAT64 = 8
-few = settings(max_examples=12)
+few = settings(max_examples=6)
 
 
 def together(result, step):

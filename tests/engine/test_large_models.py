@@ -58,6 +58,7 @@ def test_tokens_of_torchtitan_within_eight_percent_eager_and_compiled():
         assert 1.07 < gained[0] / gained[1] < 1.22
 
 
+@pytest.mark.long
 def test_more_is_kept_where_less_runs_again():
     ways = ("blocks", "selective_every_other", "selective", "none")
     found = [llama3_8b(8, recompute=how) for how in ways]

@@ -141,6 +141,7 @@ WEAK = {
 }
 
 
+@pytest.mark.long
 @for_each(
     ("before", "after"),
     [

@@ -52,10 +52,14 @@ def test_a_model_that_does_not_fit_says_so_first_with_how_much_is_lacking(result
     assert of_run(roomy).lines[0].startswith("Of a step of ")
 
 
-@for_each("source", ["reported", "kineto"])
-def test_only_a_diagnosis_of_traces_speaks_of_traces(source):
+@pytest.fixture(scope="module")
+def diagnosis():
     given = {"step": "320ms", "comm": "40%", "gpus": 8, "device": "a100-sxm4-80gb"}
-    diagnosis = diagnose_reported(reported_job({**given, "parameters": "350M"}), True)
+    return diagnose_reported(reported_job({**given, "parameters": "350M"}), True)
+
+
+@for_each("source", ["reported", "kineto"])
+def test_only_a_diagnosis_of_traces_speaks_of_traces(source, diagnosis):
     page = page_of(replace(diagnosis, source=source))
     text = " ".join(str(vars(section)) for section in page.sections if hasattr(section, "__dict__"))
     text += str(page.sections)

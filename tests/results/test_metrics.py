@@ -171,7 +171,7 @@ def traces(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(traces())
 def test_every_instant_of_a_step_is_counted_once_and_rightly(made):
     trace, world_size, num_steps = made

@@ -126,7 +126,7 @@ def played(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(played())
 def test_blocks_of_all_or_some_ranks_give_what_their_spans_give(made):
     assert_agrees(*made)

@@ -31,7 +31,7 @@ def seconds(cluster=None, **options):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 2))
 def test_three_parameters_pass_in_every_micro_step(widths, world_size, accumulate):
     result = play("fsdp1", world_size, widths=widths, grad_accum=accumulate)

@@ -60,7 +60,7 @@ def assert_close(result, wanted, within=1e-12):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(
     world_size=st.integers(1, 4),
     optimizer=st.sampled_from([SGD, MOMENTUM]),

@@ -47,6 +47,7 @@ def test_outputs_that_are_widened_stay_in_32_bits_to_the_steps_end():
     assert memory_needed(scenario("bfloat16")).peak.max() == narrow
 
 
+@pytest.mark.long
 def test_to_widen_outputs_takes_time_and_changes_no_number():
     narrow, wide = (simdp.simulate(scenario(dtype)).metrics for dtype in (None, "float32"))
     moved = 4 * TOKENS * VOCABULARY * (4 + 2)

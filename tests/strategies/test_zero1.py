@@ -18,7 +18,7 @@ MANY = {"kind": "regression", "num_samples": 2400}
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 2))
 def test_all_reduce_sends_three_parameters_and_reduce_scatter_two(widths, world_size, accumulate):
     for strategy, times in (("zero1", 3), (PIECES, 2)):

@@ -9,7 +9,7 @@ from small_workload import workload
 from simdp.strategies.zero import Zero2
 
 
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 3))
 def test_gradients_are_summed_in_every_micro_step_and_parameters_gathered_once(
     widths, world_size, accumulate

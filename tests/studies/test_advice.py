@@ -137,6 +137,7 @@ def test_a_sharded_strategy_may_exchange_once_a_step_where_gradients_fit(strateg
     assert not any("strategy.sync" in change for change in gains)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @for_each(
     "strategy",

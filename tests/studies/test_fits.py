@@ -83,6 +83,7 @@ def test_rows_say_what_a_run_of_the_same_scenario_says(
         assert row.usd_per_million_tokens == pytest.approx(1e6 * price)
 
 
+@pytest.mark.long
 def test_memory_of_as_many_samples_as_fit_is_that_of_a_run() -> None:
     asked = FitsRequest(LLAMA, 8, machine="dgx-h100")
     found = fitting(asked)
@@ -171,6 +172,7 @@ def test_what_is_beside_tensors_decides_what_is_tight(tmp_path: Path) -> None:
     assert states == {name: name for name in states}
 
 
+@pytest.mark.long
 def test_all_rows_train_in_one_precision_which_can_be_chosen() -> None:
     asked = FitsRequest(SMALL, 2, machine="dgx-h100", microbatch=1, recompute="blocks")
     for chosen, words in ((None, "mixed bfloat16"), ("amp", "amp float16"), ("full", "full")):
@@ -181,6 +183,7 @@ def test_all_rows_train_in_one_precision_which_can_be_chosen() -> None:
         assert len(kinds) == 1
 
 
+@pytest.mark.long
 def test_the_least_number_of_gpus_is_the_first_that_fits() -> None:
     asked = FitsRequest("gpt2-xl", None, device="t4-16gb", node_size=4, strategy="fsdp")
     asked = asked._replace(method="full")

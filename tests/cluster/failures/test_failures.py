@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from for_each import for_each
+from for_each import for_each, for_some
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import EXAMPLES, HAZARDS, HOUR, before, drawn, failures, folder, refusal
@@ -87,7 +87,7 @@ def test_every_unit_hits_its_own_nodes(kind, per, spread, num_nodes, devices, si
 
 @pytest.mark.slow
 @every_hazard
-@for_each("num_nodes", [1, 7, 500])
+@for_some("num_nodes", [1, 7, 500], 3, first=1)
 @for_each("spread", [0, 1])
 def test_the_mean_rate_is_that_of_the_units(kind, num_nodes, spread):
     """Also in the first hours, since units are found somewhere between two failures."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every_strategy import scenario as of_strategy
-from for_each import for_each, for_some
+from for_each import for_each, for_some, one_in
 from small_scenario import FAST
 
 from simdp import simulate
@@ -215,7 +215,7 @@ GROUPED = {
 }
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", one_in(2, GROUPED))
 @pytest.mark.parametrize("fabric", ["vector", "event"])
 def test_groups_drop_out_and_come_back_as_under_torchft(name, fabric):
     world_size, strategy = GROUPED[name]

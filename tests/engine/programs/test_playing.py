@@ -249,7 +249,7 @@ def by_itself(on, algorithm, nbytes, begin=0.0):
 
 @pytest.mark.parametrize(
     "topology",
-    ["switch", "two_nodes", *(pytest.param(t, marks=pytest.mark.long) for t in [*TOPOLOGIES][1:])],
+    ["two_nodes", *(pytest.param(t, marks=pytest.mark.long) for t in TOPOLOGIES)],
 )
 def test_a_collective_by_itself_takes_what_simdp_collective_prints(topology):
     on = cluster(N, "ring", **TWO_NODES) if topology == "two_nodes" else where(topology)

@@ -53,7 +53,7 @@ optimizers = st.sampled_from(
 )
 world_sizes = st.integers(1, 5)
 seeds = st.integers(0, 2**16)
-few = settings(max_examples=10)
+few = settings(max_examples=5)
 
 
 def scenario(strategy, world_size=4, cluster=None, seed=0, numerics=True, sweep=None, **workload):

@@ -50,6 +50,7 @@ def test_a_sweep_has_a_line_per_point_named_by_what_it_sets(sizes, drawn):
     assert sorted(texts(ax)) == ["world_size: 2", "world_size: 4", "world_size: 8"]
 
 
+@pytest.mark.long
 def test_no_two_lines_share_a_colour_or_a_marker(play, drawn):
     rates = [0.01 * 1.5**i for i in range(MAX_LINES)]
     (ax,) = drawn("loss", play(set={"sweep": {"workload.optimizer.lr": rates}}))

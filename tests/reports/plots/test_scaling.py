@@ -75,13 +75,12 @@ def test_world_sizes_are_plain_numbers_on_a_log2_axis(sizes, drawn):
         assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "4", "8"]
 
 
-@pytest.mark.parametrize("panel", [0, 1, 2])
-def test_a_second_key_gives_a_named_line_per_value(panel, grid, drawn):
-    ax = drawn("scaling", grid)[panel]
-    named = {text.get_text() for text in ax.texts}
-    assert {"overlap: true", "overlap: false", "linear scaling"} <= named
-    assert len({line.get_marker() for line in lines(ax, "-")}) == 2
-    assert len({line.get_color() for line in lines(ax, "-")}) == 2
+def test_a_second_key_gives_a_named_line_per_value(grid, drawn):
+    for ax in drawn("scaling", grid):
+        named = {text.get_text() for text in ax.texts}
+        assert {"overlap: true", "overlap: false", "linear scaling"} <= named
+        assert len({line.get_marker() for line in lines(ax, "-")}) == 2
+        assert len({line.get_color() for line in lines(ax, "-")}) == 2
 
 
 def test_points_are_drawn_by_world_size_in_whatever_order_they_were_swept(play, drawn):
@@ -114,6 +113,7 @@ def test_the_interval_of_each_point_is_a_bar_and_a_band(play, drawn):
         assert "band: 90 % interval" in [text.get_text() for text in ax.texts]
 
 
+@pytest.mark.long
 def test_many_lines_have_bars_beside_each_other_and_no_bands(play, drawn):
     grid = {"cluster.world_size": [2, 4, 8], "workload.microbatch": [2, 4, 8]}
     study = with_intervals(play(set={"sweep": grid}))
@@ -123,6 +123,7 @@ def test_many_lines_have_bars_beside_each_other_and_no_bands(play, drawn):
     assert "bars: 90 % interval" in [text.get_text() for text in top.texts]
 
 
+@pytest.mark.long
 def test_an_interval_that_is_not_known_is_not_drawn(play, drawn):
     study = play(set={"sweep": {"cluster.world_size": [2, 4, 8]}})
     for point in study.points:

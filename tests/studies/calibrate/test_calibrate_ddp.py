@@ -107,6 +107,7 @@ def test_the_entry_is_a_machine_that_a_scenario_can_name(found, tmp_path):
     assert entry["calibration"]["errors"] == errors
 
 
+@pytest.mark.long
 def test_a_constant_may_be_of_one_scenario_alone(tmp_path):
     """Two models on one cluster: what only one of them needs of its host is no machine's."""
     host = "workload.host.per_neighbour"

@@ -67,6 +67,7 @@ def held_back(tmp_path_factory):
     return found
 
 
+@pytest.mark.long
 def test_every_second_size_predicts_the_others(held_back):
     assert np.mean(list(held_back.values())) < 0.07
     assert max(held_back.values()) < 0.12

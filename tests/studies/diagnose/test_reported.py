@@ -110,6 +110,7 @@ def test_communication_without_overlap_is_recognised_and_its_repair_is_simulated
     assert first.step_time_s < 0.2
 
 
+@pytest.mark.long
 def test_an_exchange_after_each_micro_batch_is_recognised_and_its_repair_comes_first():
     """The figures of huggingface/accelerate#1153, as simulated: 789 ms, of it 306 ms exposed."""
     nodes = {"machine": "aws-g4dn", "device": None, "gpus": 2, "parameters": "110M"}

@@ -104,6 +104,7 @@ def test_an_item_that_kills_its_process_fails_and_the_others_are_done(tmp_path):
     assert found == {number: CompletedItem(number) for number in found}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_process_that_is_killed_from_outside_loses_nothing(tmp_path):
     with ProcessExecutor(2) as two:

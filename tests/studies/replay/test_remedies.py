@@ -97,6 +97,7 @@ def test_of_stalls_of_input(tmp_path):
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_does_not_help_is_left_out(tmp_path):
     traces = traces_of(scenario(), tmp_path)

@@ -129,6 +129,7 @@ def test_a_model_is_predicted_by_the_other_one(by_model):
     )
 
 
+@pytest.mark.long
 def test_a_number_of_nodes_is_predicted_by_the_others(lab):
     found = leave_out(lab(), "nodes", workers=1)
     assert [fold.name for fold in found.folds] == [f"{n} nodes on mine" for n in (2, 4, 8)]
@@ -238,6 +239,7 @@ def test_what_is_known_of_a_cluster_is_stripped_of_it(lab):
     assert [one.place for one in known] == [POOL]
 
 
+@pytest.mark.long
 def test_the_step_of_one_device_does_not_count(lab, tmp_path):
     paths = lab()
     raw = yaml.safe_load(paths[0].read_text())
@@ -252,6 +254,7 @@ def test_the_step_of_one_device_does_not_count(lab, tmp_path):
     assert [one["role"] for one in plain["points"]].count("calibration") == 1
 
 
+@pytest.mark.long
 def test_constants_of_a_device_that_nothing_measures_are_the_catalogues(tmp_path):
     """One row of measured compute on two nodes says next to nothing of a device's products."""
     raw = yaml.safe_load((MPT / "mosaic-a100-40_mpt-125m.yaml").read_text())
@@ -320,6 +323,7 @@ def test_a_collective_is_predicted_by_the_others(tables):
     assert {row.new for row in found.whole.rows} == {("collective",)}
 
 
+@pytest.mark.long
 def test_tables_of_other_nodes_predict_one(tables):
     found = leave_out(tables(), "nodes", workers=1)
     assert [fold.name for fold in found.folds] == ["2 nodes on mine", "4 nodes on mine"]
@@ -339,6 +343,7 @@ def test_a_fold_of_tables_does_not_see_them(tables):
             assert (one.simulated, one.low, one.high) == (other.simulated, other.low, other.high)
 
 
+@pytest.mark.long
 def test_where_no_table_remains_what_is_published_counts(lab, tables):
     paths = [*lab(), *tables(TABLES[:1])]  # tables of 2 nodes, steps of 2, 4 and 8
     found = leave_out(paths, "nodes", workers=1)
