@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from pathlib import Path
 
 # Workers of xdist share the cores: threads of NumPy's that wait for one another there take four
 # times as long. Said before NumPy is loaded, here and by what tests start.
@@ -30,6 +31,11 @@ settings.register_profile("thorough", max_examples=300, **PATIENT)
 settings.load_profile("simdp")
 
 
+TESTS = Path(__file__).parent
+NEED_TORCH = ("torch/", "torch_scripts/", "probes/test_torch", "test_cli_torchrun.py")
+"""Folders and files whose tests are skipped without torch, by their beginnings."""
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--update-golden",
@@ -43,8 +49,12 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Pass over what is marked `long`, unless ``--long`` or ``--update-golden`` asks for it."""
+    """Mark all that needs torch as `extra`; skip what is `long` without the option for it."""
+    for item in items:
+        if item.path.relative_to(TESTS).as_posix().startswith(NEED_TORCH):
+            item.add_marker("extra")
     if not (config.getoption("--long") or config.getoption("--update-golden")):
         minutes = pytest.mark.skip(reason="long; .ci/run tries it with --long")
         for item in items:

@@ -94,6 +94,7 @@ def test_quiet_prints_nothing(command):
     assert command("job.yaml", "--gpus", "2", "--quiet", "--no-plots") == (0, "", "")
 
 
+@pytest.mark.extra
 def test_a_script_is_recorded_on_one_virtual_gpu(command, tmp_path):
     pytest.importorskip("torch")
     status, out, err = command(

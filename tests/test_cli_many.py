@@ -181,6 +181,7 @@ def test_a_table_is_refused_before_anything_is_played(say, monkeypatch):
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
 
 
+@pytest.mark.extra
 def test_parquet_holds_the_same_as_csv(say):
     parquet = pytest.importorskip("pyarrow.parquet")
     for name in ("t.csv", "t.parquet"):

@@ -23,6 +23,7 @@ def test_csv_quotes_what_must_be_quoted():
     )
 
 
+@pytest.mark.extra
 def test_parquet_keeps_types():
     parquet = pytest.importorskip("pyarrow.parquet")
     table = parquet.read_table(written("t.parquet"))

@@ -3,7 +3,7 @@
 import inspect
 
 import pytest
-from for_each import for_each, for_some
+from for_each import for_each, for_some, one_in
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,3 +101,21 @@ def test_some_cases_are_in_the_default_tier_and_the_others_long():
         recorded(group=group.values[0], tmp_path=None)
     assert seen == [0, 2, 4, 1, 3]
     assert list(inspect.signature(recorded).parameters) == ["tmp_path", "group"]
+
+
+def test_the_first_of_some_cases_can_be_chosen_and_each_may_be_an_item():
+    @for_some("n", range(5), 2, first=1)
+    def recorded(n):
+        seen.append(n)
+
+    seen = []
+    some, others = recorded.pytestmark[0].args[1]
+    for group in (some, others):
+        recorded(group=group.values[0])
+    assert seen == [1, 3, 0, 2, 4]
+    first, second, third = one_in(2, "abc", first=1)
+    assert second == "b"
+    assert [(param.values, param.marks[0].name) for param in (first, third)] == [
+        (("a",), "long"),
+        (("c",), "long"),
+    ]

@@ -74,6 +74,7 @@ def shown(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the kernel's libraries, not ours
+@pytest.mark.extra
 def test_a_kernel_shows_the_page_and_the_text_of_each_document(shown):
     first_lines = [data["text/plain"].splitlines()[0] for data in shown if RICH in data]
     assert first_lines[0] == "8gpu_ring: 8 ranks"
@@ -90,6 +91,7 @@ def test_a_kernel_shows_the_page_and_the_text_of_each_document(shown):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.extra
 def test_the_keys_that_made_the_step_slower_are_named(shown):
     (values,) = (data["text/plain"] for data in shown if RICH not in data)
     assert "cluster.stragglers" in values

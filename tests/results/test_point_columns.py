@@ -61,6 +61,7 @@ def test_values_of_several_types_are_text():
     }
 
 
+@pytest.mark.extra
 def test_a_data_frame_has_these_columns():
     pandas = pytest.importorskip("pandas")
     frame = study().to_dataframe()

@@ -105,10 +105,9 @@ class EventFabric:
                 case Feed():
                     clock = float(feed(job.trace, op, np.array([clock]), who)[0])
                 case MemoryChange():
-                    nbytes = op.nbytes
-                    if not isinstance(nbytes, np.ndarray) or len(nbytes) != job.world_size:
-                        nbytes = np.broadcast_to(nbytes, job.world_size)
-                    nbytes = nbytes[rank : rank + 1]
+                    nbytes = np.atleast_1d(op.nbytes)  # of all ranks, or of each
+                    if len(nbytes) > 1:
+                        nbytes = nbytes[rank : rank + 1]
                     job.trace.hold(who, op.step, op.part, np.array([clock]), nbytes)
                 case _:  # also `FusedWork`, which only the vectorised clock gets
                     raise OperationError(f"{__name__}.EventFabric", type(op))

@@ -46,6 +46,7 @@ def file(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_a_large_space_is_sampled_and_says_so(file, monkeypatch):
     pytest.importorskip("optuna")
     monkeypatch.setattr(search, "GENERATIONS", 4)
@@ -68,6 +69,7 @@ def _few():
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 def test_limits_hold_for_a_sample(file, monkeypatch):
     pytest.importorskip("optuna")
     monkeypatch.setattr(search, "GENERATIONS", 3)
