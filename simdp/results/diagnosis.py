@@ -74,6 +74,21 @@ class Finding:
     remedy: str = ""
     confidence: Confidence | None = None
 
+    @classmethod
+    def in_text(
+        cls,
+        cause: Cause | TextCause,
+        evidence: str,
+        ranks: tuple[int, ...] = (),
+        *,
+        expected: str,
+        obtained: str,
+        remedy: str,
+        confidence: Confidence,
+    ) -> Finding:
+        """Make a finding of a text, which knows no step."""
+        return cls(cause, None, evidence, ranks, None, (), expected, obtained, remedy, confidence)
+
     @property
     def worth(self) -> float:
         """Its share; 0 where no step is known."""

@@ -68,7 +68,7 @@ def would_help(scenario: Scenario, result: Result) -> Advice | None:
         if gain >= LEAST_GAIN and gain > best.get(change.family, (0.0, change))[0]:
             best[change.family] = gain, change
     ranked = sorted(
-        best.values(), key=lambda gained: (gained[1].but != "", -gained[0], gained[1].in_words())
+        best.values(), key=lambda pair: (pair[1].but != "", -pair[0], pair[1].in_words())
     )
     listed = [
         (words, 1 + gain)

@@ -87,9 +87,8 @@ def make_algorithm(collective: str, written: object, base: Path = Path()) -> Alg
         made: Algorithm = TypeAdapter(field).validate_python(written)
         return made.settled(base)
     except ValidationError as error:
-        raise ScenarioError(
-            [f"--algorithm {problem.line}" for problem in problems(error, written)]
-        ) from None
+        lines = [f"--algorithm {problem.line}" for problem in problems(error, written)]
+        raise ScenarioError(lines) from None
 
 
 def short_name(spec: Spec) -> str:

@@ -74,9 +74,8 @@ def keep_options(raw: Raw, points: Sequence[tuple[Raw, Raw]]) -> tuple[list[int]
     if kept:
         reason = f"{kind} has the options that the file gives it, {options}; write {{kind: {kind}}}"
         return kept, [f"{reason} for its defaults. Other strategies have theirs."]
-    return [], [
-        f"the file's options of {kind}, {options}, are left out: every value names its own."
-    ]
+    left_out = "are left out: every value names its own."
+    return [], [f"the file's options of {kind}, {options}, {left_out}"]
 
 
 def make_comparable(raw: Raw, several: bool) -> tuple[Raw, list[str]]:
@@ -312,9 +311,7 @@ def _simulate_points(
 ) -> tuple[list[ComparedPoint], list[str]]:
     """Simulate every valid point; raise the problems of all if none is."""
     compared, scenarios, notes = _scenarios_of(points, base)
-    requests = [
-        PointRequest(scenario, "auto", None, True, "any") for scenario in scenarios.values()
-    ]
+    requests = [PointRequest(made, "auto", None, True, "any") for made in scenarios.values()]
     notes += _play([compared[number] for number in scenarios], requests, play(requests))
     if not any(point.metrics for point in compared):
         raise ScenarioError(shared_first([(point.label, point.problems) for point in compared]))
@@ -389,9 +386,8 @@ def _fill(
     point.cost, point.step_error_s = scenario.collectives.cost.kind, _step_error(scenario, result)
     if cluster.price is not None or cluster.power is not None or scenario.target is not None:
         point.bill, point.target = result.cost, result.target
-    point.device_bytes, point.capacity_bytes = _fullest_device(
-        cluster, result.metrics.peak_memory_bytes
-    )
+    peaks = result.metrics.peak_memory_bytes
+    point.device_bytes, point.capacity_bytes = _fullest_device(cluster, peaks)
     if result.replicas is None:
         return first
     names = {parameter.name for parameter in workload.graph.parameters}  # buffers are not learned

@@ -268,10 +268,8 @@ def _measured(scenario: Scenario, step_time: float) -> Raw:
     """Write ``workload.compute`` of one measured step."""
     workload = scenario.workload
     if workload.microbatch is None or workload.grad_accum != 1:
-        problem = (
-            "--step-time: is of one micro-batch; set workload.microbatch, and grad_accum to 1."
-        )
-        raise ScenarioError(problem)
+        needs = "set workload.microbatch, and grad_accum to 1"
+        raise ScenarioError(f"--step-time: is of one micro-batch; {needs}.")
     point = {"microbatch": workload.microbatch, "step_time": _seconds(step_time)}
     return {"kind": "measured", "points": [point]}
 

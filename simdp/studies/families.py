@@ -114,9 +114,8 @@ def places(family: str) -> dict[str, str]:
     if family == "scenarios":
         return {name: f"scenarios/{name}.yaml" for name in kinds(family)}
     if family in CODELESS:
-        raise ScenarioError(
-            f"--where: the family '{family}' has no classes or files; leave out --where"
-        )
+        what = f"the family '{family}' has no classes or files"
+        raise ScenarioError(f"--where: {what}; leave out --where")
     place_of = {kind: _place(member) for kind, member in _table(family).items()}
     if family == "models":
         from simdp.workload.models import PRESETS

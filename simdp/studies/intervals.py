@@ -303,9 +303,8 @@ def with_pool(known: Sequence[Known], scenario: Scenario) -> list[Known]:
     """Add the pooled constants that a point uses to those of its machine or of the scenario."""
     called = {name for name, _ in scenario.calls()}
     over_links = not called.isdisjoint(scenario.collectives.over_links or ())
-    calibrations = with_pool_of(
-        known, scenario.collectives.cost, scenario.cluster, scenario.base, over_links
-    )
+    cost, cluster = scenario.collectives.cost, scenario.cluster
+    calibrations = with_pool_of(known, cost, cluster, scenario.base, over_links)
     return [*calibrations, *_guessed_class(scenario, calibrations), *_host_class(scenario)]
 
 
@@ -580,9 +579,8 @@ def collective_interval(
     nbytes: float,
 ) -> Interval:
     """Compute the 90 % interval of a collective's time [s]; ``new`` is a `collective_novelty`."""
-    return widened(
-        time, spread(time, ends, residual(known)), collective_novelty_spread(new, nbytes)
-    )
+    inside = spread(time, ends, residual(known))
+    return widened(time, inside, collective_novelty_spread(new, nbytes))
 
 
 def widened(time: float, interval: Interval, deviation: float) -> Interval:

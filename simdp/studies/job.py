@@ -119,9 +119,8 @@ def _job(point: Scenario, chosen: dict[str, object], request: JobRequest) -> Job
     if point.workload.mode == "inference":
         raise ScenarioError("workload.mode: a job trains, and inference does not; leave mode out.")
     plan = planned(point)
-    return _summed(
-        point, plan, chosen, _ensemble(plan, point, request), request.until, _strip(plan)
-    )
+    outcomes = _ensemble(plan, point, request)
+    return _summed(point, plan, chosen, outcomes, request.until, _strip(plan))
 
 
 def _ensemble(plan: JobPlan, point: Scenario, request: JobRequest) -> list[Outcome]:

@@ -129,9 +129,7 @@ def simulated(
         keys = [_key(request, raw) for request, raw in zip(requests, raws, strict=True)]
     waiting, done = list[int](), 0
     for number, request in enumerate(requests):
-        there = (
-            stored_result(store, keys[number], request, raws[number]) if store is not None else None
-        )
+        there = None if store is None else stored_result(store, keys[number], request, raws[number])
         if there is None:
             waiting.append(number)
         else:

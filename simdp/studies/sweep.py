@@ -163,9 +163,8 @@ def _why_all_failed(points: Sequence[FailedPoint], failures: Sequence[Failed]) -
     error = failures[0].error
     if len(failures) == 1 or not isinstance(error, ScenarioError):
         return error
-    return ScenarioError(
-        shared_first([(format_settings(point.set), point.problems) for point in points])
-    )
+    labelled = [(format_settings(point.set), point.problems) for point in points]
+    return ScenarioError(shared_first(labelled))
 
 
 def _alone(scenario: Scenario, fabric: Fabric, progress: Progress | None, part: _RunPart) -> Result:

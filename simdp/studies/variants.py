@@ -66,9 +66,8 @@ def _changed_sections(scenario: Scenario, raw: Raw, values: Mapping[str, object]
     for section, part in sections.items():
         old = getattr(scenario, section, None)
         if old is None or not hasattr(old, "model_validate"):
-            raise ScenarioError(
-                f"{section}: has no constants; give a key of cluster, workload, ..."
-            )
+            hint = "give a key of cluster, workload, ..."
+            raise ScenarioError(f"{section}: has no constants; {hint}")
         if section in made:  # its cost changes as well
             part[section] |= {"cost": made[section].cost.model_dump(mode="json", exclude_none=True)}
         member: Any = type(old)
@@ -274,9 +273,7 @@ def evictions(scenario: Scenario) -> Iterator[VariantChange]:
     if cluster.num_nodes < 2:
         return
     m, raw = cluster.local_size, scenario.resolved()["cluster"]
-    nodes = dict.fromkeys(
-        node for straggler in cluster.stragglers for node in _nodes_of(straggler, cluster)
-    )
+    nodes = dict.fromkeys(node for s in cluster.stragglers for node in _nodes_of(s, cluster))
     for node in list(nodes)[:MOST_NODES]:
         beside: dict[str, Any] = {"cluster.stragglers": _without(raw["stragglers"], node, m)}
         for key, count in (("topology", 1), ("link", 1), ("device", m), ("inter_node.link", 1)):

@@ -161,9 +161,8 @@ class Laboratory:
                 continue
             left = differences.worst if differences is not None else None
             if left is not None:
-                needed[suspect.cause] = (
-                    f"; with {suspect.words} left out, {short(left.size)} is left"
-                )
+                words = f"{suspect.words} left out, {short(left.size)}"
+                needed[suspect.cause] = f"; with {words} is left"
         differences = self.run(kept)
         assert differences is not None, "the smallest set explains the difference"
         return [

@@ -163,9 +163,8 @@ def best(candidates: Sequence[Candidate], covariance: Floats, goal: Floats) -> l
     groups = grouped(((c.proposal.kind, len(c.slopes), c.noise), c) for c in candidates)
     by_kind: dict[str, list[Proposal]] = {}
     for (kind, _, noise), some in groups.items():
-        left = variance_left(
-            covariance, goal, np.stack([candidate.slopes for candidate in some]), noise
-        )
+        slopes = np.stack([candidate.slopes for candidate in some])
+        left = variance_left(covariance, goal, slopes, noise)
         for candidate, variance in zip(some, left, strict=True):
             if variance < WORTH**2 * before:
                 after = NORMAL_90 * float(np.sqrt(variance))

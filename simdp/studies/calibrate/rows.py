@@ -167,9 +167,8 @@ def _whole(column: str, cell: str) -> int:
     except _RowError:
         value, rest = 0.5, ""
     if rest or value != int(value):
-        raise _RowError(
-            f"{column}: {shown(cell)} is not a whole number of 1 or more; write such as 8."
-        )
+        wrong = f"{shown(cell)} is not a whole number of 1 or more; write such as 8."
+        raise _RowError(f"{column}: {wrong}")
     return int(value)
 
 

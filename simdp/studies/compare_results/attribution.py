@@ -252,9 +252,8 @@ def figures_of_traces(diagnosis: Diagnosis) -> Known:
         sizes = [ITEMSIZE.get(bucket.dtype) for bucket in diagnosis.buckets]
         if None not in sizes:
             sized = zip(diagnosis.buckets, sizes, strict=True)
-            known["in buckets", "bytes"] = sum(
-                bucket.num_elements * (n or 0) for bucket, n in sized
-            )
+            elements = sum(bucket.num_elements * (n or 0) for bucket, n in sized)
+            known["in buckets", "bytes"] = elements
     return known
 
 

@@ -229,9 +229,8 @@ def given(what: Input) -> ComparedResult:
             f"{path}: holds {kind.replace('_', ' ')}, which have no steps to compare; give a "
             "result.json of simdp, or traces of torch.profiler."
         )
-    return ComparedResult(
-        str(path), None, _with_steps(str(path), diagnose(path, remedies=False)), path
-    )
+    diagnosis = _with_steps(str(path), diagnose(path, remedies=False))
+    return ComparedResult(str(path), None, diagnosis, path)
 
 
 def _is_result(file: Path) -> bool:

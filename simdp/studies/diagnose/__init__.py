@@ -111,9 +111,8 @@ def _of_files(
             ]
         )
     diagnosis = joined(parts)
-    return replace(
-        diagnosis, remarks=(*diagnosis.remarks, *(f"Not read: {line}" for line in files.unread))
-    )
+    unread = (f"Not read: {line}" for line in files.unread)
+    return replace(diagnosis, remarks=(*diagnosis.remarks, *unread))
 
 
 def _of_traces(traces: Sequence[RankTrace], machine: str | None, remedies: bool) -> Diagnosis:

@@ -106,9 +106,7 @@ def case_of(traces: Sequence[RankTrace], machine: str | None) -> Case:
         [[int(np.flatnonzero(line.number == n)[0]) for line in lines] for n in numbers.tolist()]
     ).reshape(len(numbers), len(lines))
     world_size = _world_size(lines)
-    sizes = [
-        _sizes(line, rank_calls, world_size) for line, rank_calls in zip(lines, calls, strict=True)
-    ]
+    sizes = [_sizes(line, mine, world_size) for line, mine in zip(lines, calls, strict=True)]
     reference = _reference(traces, machine, world_size)
     expected = reference.seconds(size for rank in sizes for size in rank.values())
     if reference.is_given:

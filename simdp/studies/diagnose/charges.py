@@ -335,9 +335,8 @@ def untraced_waits(
     for place in alone:
         call, takes = calls[place], factor * expected[sizes[place]].usual
         middle = max(call.start, call.middle, call.end - takes)
-        charged[place] = replace(
-            call, middle=middle, late=UNKNOWN if middle > call.middle else call.late
-        )
+        late = UNKNOWN if middle > call.middle else call.late
+        charged[place] = replace(call, middle=middle, late=late)
     return charged
 
 

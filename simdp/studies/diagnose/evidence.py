@@ -272,9 +272,8 @@ class Evidence:
                     "parameters that its forward does not use, and zeros"
                 )
         text += f"; the search takes {seconds(search)}" if search > 0 else ""
-        return (
-            f"{text}: leave unused layers out of the module, and set find_unused_parameters=False."
-        )
+        repair = "leave unused layers out of the module, and set find_unused_parameters=False"
+        return f"{text}: {repair}."
 
     def small(self, value: float, avoided: Avoidable) -> str:
         """Time of many collectives that are too small."""
@@ -341,9 +340,8 @@ class Evidence:
         size, lasted, expected = slowest
         world = self._case.reference.world_size
         ranks = size.ranks if len(size.ranks) < world else ()
-        times = (
-            f"{lasted / expected:.1f} times what it should" if expected else "longer than others"
-        )
+        ratio = f"{lasted / expected:.1f} times what it should" if expected else ""
+        times = ratio or "longer than others"
         against = f" ({seconds(expected)})" if expected else ""
         text = (
             f"transfers that are too slow cost {self._of(value)}: {_named(size)} takes "
@@ -455,8 +453,9 @@ class Evidence:
 
     def _before(self, place: int, case: Case) -> str:
         """Lateness of a rank from before the traces."""
+        lines, offsets = case.lines, case.found.offset
         begins = np.array(
-            [line.begin[0] - case.found.offset[i] for i, line in enumerate(case.lines)]
+            [line.begin[0] - offset for line, offset in zip(lines, offsets, strict=True)]
         )
         behind = float(begins[place] - begins.min())
         waited = float(case.blamed[0, :, place].max())

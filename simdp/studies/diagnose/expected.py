@@ -138,9 +138,8 @@ class ReferenceMachines:
                     continue
                 _, cluster, cost = placed
             ranks = [node * wide + rank for node in range(num_nodes) for rank in range(per_node)]
-            if (
-                time := _time(cluster, cost, CollectiveSize(name, nbytes, tuple(ranks)))
-            ) is not None:
+            size = CollectiveSize(name, nbytes, tuple(ranks))
+            if (time := _time(cluster, cost, size)) is not None:
                 times.append(time)
         return ExpectedTime(times[0], max(times)) if times else None
 

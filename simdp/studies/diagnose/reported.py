@@ -468,9 +468,8 @@ class _Job:
         self.exposed, self.exposed_in = self._exposed()
         tokens = self.planned.scenario.workload.tokens_per_sample(0, Path())
         if tokens and job.sequence_length is None:
-            self.remarks.insert(
-                0, f"samples of {tokens:,.0f} tokens; --sequence-length sets another length."
-            )
+            words = f"samples of {tokens:,.0f} tokens; --sequence-length sets another length."
+            self.remarks.insert(0, words)
         self.expected = self._expected()
 
     def _raw(self) -> tuple[dict[str, Any], int]:
@@ -595,9 +594,8 @@ class _Job:
             return
         usual = job.comm - excess
         if excess:
-            repaired = Remedy(
-                "links as they should be, and no slow rank", job.compute + self.exposed
-            )
+            time = job.compute + self.exposed
+            repaired = Remedy("links as they should be, and no slow rank", time)
             both = tuple(sorted((repaired, *helps), key=lambda remedy: remedy.step_time_s))
             both = both if remedies else ()
             yield self._finding("slow_link", excess, self._slow_words(excess), both)

@@ -191,11 +191,8 @@ def _reads_first(made: list[Finding]) -> list[Finding]:
         finding for finding in made if finding.cause in OF_RANKS and finding.worth >= MOST_OF_RANKS
     ]
     reads = [finding for finding in made if finding.cause == "host_synchronisation"]
-    return [
-        *waits,
-        *reads,
-        *(finding for finding in made if finding not in waits and finding not in reads),
-    ]
+    rest = (finding for finding in made if finding not in waits and finding not in reads)
+    return [*waits, *reads, *rest]
 
 
 CauseTime = tuple[Cause, float, tuple[int, ...], str]
@@ -292,12 +289,8 @@ def _waits(
         yield "imbalance", moving, ranks, evidence.uneven_work(late, stuck, lost, uneven)
         return
     if steady:
-        yield (
-            "straggler",
-            stuck + critical.unknown,
-            ranks,
-            evidence.unknown(critical.unknown, steady),
-        )
+        words = evidence.unknown(critical.unknown, steady)
+        yield "straggler", stuck + critical.unknown, ranks, words
     else:
         yield "straggler", stuck, ranks, evidence.straggler(late, stuck)
     turns = _ranks(case, np.array(late.others, dtype=np.int64))
@@ -395,9 +388,8 @@ def with_remedies(
             played = replay_of(traces, machine=machine).simulate()
             base = float(played.metrics.step_time_s)
     except ScenarioError as error:
-        return WithRemedies(
-            tuple(findings), None, (f"No remedies were simulated: {error.problems[0]}",)
-        )
+        why = f"No remedies were simulated: {error.problems[0]}"
+        return WithRemedies(tuple(findings), None, (why,))
     for place, those in listed.items():
         limited = _no_more_than_the_cause(those, findings[place].worth, base or 0.0)
         findings[place] = replace(findings[place], remedies=limited)

@@ -111,9 +111,8 @@ def plan(
         raise ScenarioError(lines) from None
     space = Space(raw, file.parent, *_choices(scenario, raw, request))
     with executor or executor_for(1) as at_work:
-        return _searched(
-            request, scenario, _file_settings(raw, scenario), space, at_work, store, say
-        )
+        own = _file_settings(raw, scenario)
+        return _searched(request, scenario, own, space, at_work, store, say)
 
 
 def _timing_only(raw: Raw, request: PlanRequest) -> Raw:

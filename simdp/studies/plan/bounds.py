@@ -142,9 +142,8 @@ class NetworkCollectives:
     @cached_property
     def _adds(self) -> bool:
         """Whether switches may reduce."""
-        return bool(
-            self.cluster.inside_parents() is not None or self.cluster.across_parents() is not None
-        )
+        parents = self.cluster.inside_parents(), self.cluster.across_parents()
+        return any(parent is not None for parent in parents)
 
     @cached_property
     def _leaving(self) -> tuple[float, float]:
@@ -211,16 +210,14 @@ class SharedCluster:
         for device in cluster.device if isinstance(cluster.device, list) else [cluster.device]:
             if device not in devices:
                 devices.append(device)
-        return cls(
-            scenario, NetworkCollectives(scenario), devices, _factor(scenario), cluster.rates()
-        )
+        network, factor = NetworkCollectives(scenario), _factor(scenario)
+        return cls(scenario, network, devices, factor, cluster.rates())
 
     @property
     def memory(self) -> float:
         """Memory of the smallest device per rank [bytes]."""
-        return (
-            min(device.memory for device in self.devices) / self.scenario.cluster.ranks_per_device
-        )
+        least = min(device.memory for device in self.devices)
+        return least / self.scenario.cluster.ranks_per_device
 
 
 def _factor(scenario: Scenario) -> float:
@@ -474,9 +471,8 @@ class StepDemand:
                 count = min(len(call_times), self._num_calls)
                 calls[first : first + count] = call_times[:count]
         beside = prices.beside
-        update = update_seconds(
-            self.update.moved * beside[BYTES], self.update.over_lists * beside[KERNELS]
-        )
+        moved = self.update.moved * beside[BYTES]
+        update = update_seconds(moved, self.update.over_lists * beside[KERNELS])
         return product(self.rows, np.concatenate([calls, beside, np.atleast_2d(update)]))
 
     def least(self, prices: Prices, micro_steps: Floats) -> tuple[Floats, Floats]:
@@ -763,9 +759,8 @@ class Bounds:
             parts = recipe.scenario
             batch = {"microbatch": max(point.microbatch, 1), "grad_accum": point.micro_steps}
             workload = parts.workload.model_copy(update=batch)
-            reasons = joint_problems(
-                place.scenario.cluster, workload, parts.strategy, lambda *_: True
-            )
+            cluster = place.scenario.cluster
+            reasons = joint_problems(cluster, workload, parts.strategy, lambda *_: True)
             self._incompatible[key] = reasons[0] if reasons else None
         return self._incompatible[key]
 

@@ -64,9 +64,8 @@ def why_best(best: Option, other: Option | None, goal: str) -> str:
     name = max(saved, key=lambda key: saved[key])
     if saved[name] > 0 and 2 * saved[name] > other.gpu_hours - best.gpu_hours > 0:
         hours = [_share(option, TERMS[name]) * option.gpu_hours for option in (best, other)]
-        reasons.append(
-            f"most of the difference is {name}: {hours[0]:.3g} in place of {hours[1]:.3g}"
-        )
+        mine, others = hours
+        reasons.append(f"most of the difference is {name}: {mine:.3g} in place of {others:.3g}")
     return "; ".join(reasons)
 
 
@@ -230,9 +229,8 @@ class PlanReport:
         ends = player.intervals[point.number]
         low, high = (None, None) if ends is None else (option.step_time_s * e for e in ends)
         meets = chance(option, limits, factors_of(luck, ends))
-        return replace(
-            completed, low_s=low, high_s=high, chance_by_luck=by_luck, chance_to_meet=meets
-        )
+        completed = replace(completed, low_s=low, high_s=high)
+        return replace(completed, chance_by_luck=by_luck, chance_to_meet=meets)
 
     def misses_in_words(self, point: SearchedPoint) -> str:
         """Describe the limits that an option misses."""

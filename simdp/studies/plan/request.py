@@ -259,9 +259,9 @@ class Space:
         nodes = settings.pop(NODES, None)
         if nodes is None:
             given = settings.get(WORLD, self.raw["cluster"].get("world_size"))
-            return (
-                given if isinstance(given, int) else Infeasible(f"{WORLD} is not a number", WORLD)
-            )
+            if not isinstance(given, int):
+                return Infeasible(f"{WORLD} is not a number", WORLD)
+            return given
         machine = settings.get(MACHINE, self.raw["cluster"].get("machine"))
         if machine not in self._per_node:
             brought = read_machine(machine, self.base).cluster if machine is not None else {}

@@ -248,9 +248,8 @@ class Search:
 
     def _is_worse(self, options: Sequence[Option]) -> Bools:
         """Points with bounds no better than a simulated point in time, cost and memory."""
-        time, cost, memory = (
-            self.least(field) for field in ("finish_s", "cost_usd", "peak_memory_bytes")
-        )
+        fields = ("finish_s", "cost_usd", "peak_memory_bytes")
+        time, cost, memory = map(self.least, fields)
         is_worse = np.zeros(len(time), dtype=np.bool_)
         for option in options:
             t, c, m = _objectives(option)
@@ -529,9 +528,8 @@ class Player:
         wanted = [number for number in numbers if number not in self.intervals]
         scenarios = [self.simulated[number].whole for number in wanted]
         for place, outcome in self._executor.each(step_interval_of, scenarios):
-            self.intervals[wanted[place]] = (
-                outcome.value if isinstance(outcome, CompletedItem) else None
-            )
+            ends = outcome.value if isinstance(outcome, CompletedItem) else None
+            self.intervals[wanted[place]] = ends
 
     def factors(self, number: int) -> Floats:
         """Possible factors on the time to the target of a simulated point; see `factors_of`."""
@@ -565,9 +563,7 @@ class Player:
         self, number: int, played: SimulatedPoint, results: Sequence[Result | Failed]
     ) -> Option | None:
         there = [result for result in results if isinstance(result, Result)]
-        wrong = next(
-            (result.problems[0] for result in results if isinstance(result, Failed)), played.problem
-        )
+        wrong = next((r.problems[0] for r in results if isinstance(r, Failed)), played.problem)
         if played.whole is not None and not fits_host(played.whole):
             needed, has = offloaded_nbytes(played.whole), played.whole.cluster.host_memory
             self.why[number] = Infeasible(host_need(needed, has), "cluster.host_memory")

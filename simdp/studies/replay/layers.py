@@ -314,9 +314,8 @@ def units_of(recognised: Recognised, layers: Sequence[str] | None) -> list[str] 
         All layers, where collectives are named after them. A pattern may mean no other of these.
     """
     count = len(recognised.buckets)
-    names = [
-        _unit_of(sent, i, count, layers is not None) for i, sent in enumerate(recognised.buckets)
-    ]
+    is_ours = layers is not None
+    names = [_unit_of(sent, i, count, is_ours) for i, sent in enumerate(recognised.buckets)]
     patterns = []
     for name in reversed(names):
         stem, _, last = name.rpartition(".")
@@ -355,9 +354,8 @@ def by_fetches(
     order = [*reversed(layers)]
     sizes: list[list[int]] = [[] for _ in order]
     cap = int(recognised.strategy.get("prefetch_bucket_size", PREFETCHED_ELEMENTS))
-    for sent, mine in zip(
-        recognised.units, _layers_of_gathers(order, recognised, step), strict=True
-    ):
+    gathered = _layers_of_gathers(order, recognised, step)
+    for sent, mine in zip(recognised.units, gathered, strict=True):
         elements = elements_of(sent)
         most = max(elements // (PERSISTENT_ELEMENTS + 1), 1)
         num = min(_count(sent) or len(mine), most)

@@ -50,10 +50,8 @@ class Recognised:
         cap = self.strategy.get("bucket_cap")
         if cap is not None:
             return [float(cap.split()[0])]
-        return [
-            BUCKET_CAP_NBYTES if self.sharded == "gradients" else FIRST_BUCKET_NBYTES,
-            BUCKET_CAP_NBYTES,
-        ]
+        first = BUCKET_CAP_NBYTES if self.sharded == "gradients" else FIRST_BUCKET_NBYTES
+        return [first, BUCKET_CAP_NBYTES]
 
 
 def recognise(step: StepWork, world_size: int) -> Recognised:
@@ -92,9 +90,8 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
     if recognised.sharded == "units":
         recognised = replace(recognised, buckets=_units_apart(recognised.buckets, first, last + 1))
     else:
-        recognised = replace(
-            recognised, buckets=_launched(recognised.buckets, step, first, last + 1)
-        )
+        buckets = _launched(recognised.buckets, step, first, last + 1)
+        recognised = replace(recognised, buckets=buckets)
     buffers = tuple(s for s in last_sent if s.name == "broadcast" and s.after <= first)
     strategy = dict(recognised.strategy)
     if recognised.sharded == "nothing" and not _known(buffers):

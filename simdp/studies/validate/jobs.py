@@ -111,9 +111,7 @@ def add_linear(points: Sequence[StepComparison], work: Sequence[str]) -> list[St
 
 def _below(point: StepComparison, group: Sequence[StepComparison]) -> StepComparison | None:
     """The point of a group with the fewest ranks, own scenario first; None if not fewer."""
-    start = min(
-        group, key=lambda candidate: (candidate.world_size, candidate.scenario != point.scenario)
-    )
+    start = min(group, key=lambda at: (at.world_size, at.scenario != point.scenario))
     return start if start.world_size < point.world_size else None
 
 

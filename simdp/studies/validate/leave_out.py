@@ -440,9 +440,8 @@ def _keys(items: Sequence[Item]) -> Callable[[FoldJob], str]:
     keys = {item.key: key_of_item(item) for item in items}
 
     def key(job: FoldJob) -> str:
-        parts = [
-            [keys[item.key] for item in part] for part in (job.fold.left_out, job.fold.remaining)
-        ]
+        fold = job.fold
+        parts = [[keys[item.key] for item in part] for part in (fold.left_out, fold.remaining)]
         return key_of_all(parts[0], parts[1], "leave out", job.fold.name, job.by, job.noise)
 
     return key
@@ -594,9 +593,8 @@ class _FoldFit:
         cluster = scenario.cluster
         new = step_novelty(steps, name_of(scenario), cluster.num_nodes, cluster.world_size)
         families = {item.made.workload.graph.family for item in fitted}
-        new_names = as_kind(
-            new if fitted else ("model", *new), scenario.workload.graph.family, families
-        )
+        new = new if fitted else ("model", *new)
+        new_names = as_kind(new, scenario.workload.graph.family, families)
         precisions = {precision_of(item.made) for item in fitted}
         if precisions and precision_of(scenario) not in precisions:
             new_names.append("precision")

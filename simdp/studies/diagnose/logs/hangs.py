@@ -48,9 +48,8 @@ def _waiting(logs: Sequence[JobLog]) -> list[WaitingCall]:
     rows = [row for log in logs if log.watchdog for row in log.watchdog.progress]
     known = {(call.rank, call.group) for call in calls}
     for row in dict.fromkeys(rows):
-        like = [
-            call for call in calls if call.group == row.group and call.sequence == row.completed + 1
-        ]
+        number = row.group, row.completed + 1
+        like = [call for call in calls if (call.group, call.sequence) == number]
         waits = row.enqueued > row.completed
         if waits and like and (row.rank, row.group) not in known:
             known.add((row.rank, row.group))
@@ -66,9 +65,8 @@ def _ends(ends: Sequence[RankEnd], waited_for: str) -> Iterator[Finding]:
     waits = f"; the other ranks wait for it in {waited_for}" if waited_for else ""
     killed = [end for end in ends if end.code == -9]
     if killed:
-        yield Finding(
+        yield Finding.in_text(
             "host_out_of_memory",
-            None,
             f"{_who(killed)} ended by signal 9 (SIGKILL){waits}: the kernel does so when the "
             "host's memory, or the container's limit, is exhausted.",
             _ranks(killed),
@@ -80,9 +78,8 @@ def _ends(ends: Sequence[RankEnd], waited_for: str) -> Iterator[Finding]:
         )
     bus = [end for end in ends if end.code == -7]
     if bus:
-        yield Finding(
+        yield Finding.in_text(
             "shared_memory_full",
-            None,
             f"{_who(bus)}: {bus[0].text}{waits}: /dev/shm is too small for workers of the data "
             "loader and NCCL.",
             _ranks(bus),
@@ -94,9 +91,8 @@ def _ends(ends: Sequence[RankEnd], waited_for: str) -> Iterator[Finding]:
         )
     failed = [end for end in ends if end.code not in (-9, -7) and end.code not in (-6, -15)]
     if failed and waited_for:
-        yield Finding(
+        yield Finding.in_text(
             "rank_failed",
-            None,
             f"{_who(failed)} failed ({failed[0].text}){waits}.",
             _ranks(failed),
             expected="all ranks call the collective",
@@ -119,9 +115,8 @@ def _unused(listed: Sequence[str]) -> Iterator[Finding]:
     if not listed:
         return
     which = listed[0] if listed[0] == "some" else f"parameters {listed[0][:120].strip()}"
-    yield Finding(
+    yield Finding.in_text(
         "unused_parameters",
-        None,
         f"DDP waits for gradients that backward never makes ({which} had none).",
         expected="every parameter takes part in the loss, on every rank",
         obtained=f"{which} without a gradient",
@@ -149,9 +144,8 @@ def _of_group(
     later = sorted({s for s in sequences if s > min(sequences)})
     if later and {call.rank for call in first} != {call.rank for call in calls}:
         ahead = sorted({c.rank for c in calls if c.sequence in later and c.rank is not None})
-        yield Finding(
+        yield Finding.in_text(
             "desynchronised",
-            None,
             f"{_listed(first)} in {what}, while {ranks_in_words(ahead)} wait{_s(ahead)} "
             f"in collective {', '.join(map(str, later[:3]))}: ranks no longer call the same "
             "collectives.",
@@ -208,9 +202,8 @@ def _size_of(call: WaitingCall) -> str:
 
 def _disagreement(odd: list[int], words: str, call: WaitingCall, models: KnownModels) -> Finding:
     number = "collective" if call.sequence is None else f"collective {call.sequence}"
-    return Finding(
+    return Finding.in_text(
         "desynchronised",
-        None,
         f"in {number} of a group, ranks call different things ({words}).",
         tuple(odd),
         expected="the same collective of the same size on all ranks",
@@ -250,9 +243,8 @@ class SharedWait(NamedTuple):
         self, cause: TextCause | Cause, why: str, who: tuple[int, ...], how: str, sure: Confidence
     ) -> Finding:
         """A cause of the wait: its reason, its ranks, and its remedy."""
-        return Finding(
+        return Finding.in_text(
             cause,
-            None,
             f"{self.waits}{why}",
             who,
             expected=self.expected,

@@ -91,9 +91,8 @@ class Shown(NamedTuple):
 
     def finding(self, cause: TextCause, why: str, how: str, sure: Confidence) -> Finding:
         """A cause of the failure: its reason and its remedy."""
-        return Finding(
+        return Finding.in_text(
             cause,
-            None,
             f"{self.asked}{why}",
             self.ranks,
             expected=self.expected,
@@ -121,9 +120,8 @@ def _summary(summary: MemorySummary) -> Iterator[Finding]:
     if not (summary.retries or summary.ooms):
         return
     is_split = gap > NEAR_LIMIT * summary.reserved
-    yield Finding(
+    yield Finding.in_text(
         "fragmentation" if is_split else "out_of_memory",
-        None,
         f"cudaMalloc had to be repeated {summary.retries} times{where}, and {summary.ooms} "
         "allocations failed: each repetition waits for the device and empties the cache.",
         expected="no retries",

@@ -169,9 +169,8 @@ def _sockets(net: Network) -> Iterator[Finding]:
         why = "NCCL's network is Socket"
     hca = log.settings.get("NCCL_IB_HCA")
     though = f", though NCCL_IB_HCA names {len(hca.split(','))} cards" if hca else ""
-    yield Finding(
+    yield Finding.in_text(
         "socket_transport",
-        None,
         f"ranks of different nodes talk over TCP{at}: {why}{though}.",
         expected=_due(net) or "RDMA (NET/IB, or a plugin), at the speed of the cards",
         obtained=_got(net) or f"NET/Socket{at}",
@@ -193,9 +192,8 @@ def _one_card(net: Network) -> Iterator[Finding]:
     if net.num_cards == 1:
         name = next(iter(net.log.cards.values()))[0]
         rate = f" of {_gbits(speed)}" if speed else ""
-        yield Finding(
+        yield Finding.in_text(
             "one_network_card",
-            None,
             f"NCCL uses one network card{rate} ({name}) for {net.local_size} GPUs of a node"
             + (", and the bus bandwidth is that of one card." if is_one else "."),
             expected=_due(net) or "a card per GPU, or per two",
@@ -206,9 +204,8 @@ def _one_card(net: Network) -> Iterator[Finding]:
         )
     elif is_one and slow and net.num_cards > 1 and speed is not None:
         hca = net.log.settings.get("NCCL_IB_HCA", "")
-        yield Finding(
+        yield Finding.in_text(
             "one_network_card",
-            None,
             f"the bus bandwidth is that of one card of {_gbits(speed)}, of {net.num_cards} per node"
             + (f" (NCCL_IB_HCA is {hca})." if hca else "."),
             expected=_due(net) or f"up to {_gbs(net.num_cards * speed)} of {net.num_cards} cards",
@@ -232,15 +229,12 @@ def _no_gpudirect(net: Network) -> Iterator[Finding]:
     if not missing:
         return
     near = net.topology is None or bool(net.topology.to_cards() & {"PIX", "PXB"})
-    settings = [
-        f"{key}={log.settings[key]}" for key in ("NCCL_NET_GDR_LEVEL",) if key in log.settings
-    ]
-    yield Finding(
+    level = log.settings.get("NCCL_NET_GDR_LEVEL")
+    yield Finding.in_text(
         "no_gpudirect",
-        None,
         "network cards do not reach the memory of GPUs: "
         + (f"{rdma} channels go through NET/IB without GDRDMA" if rdma else "GPUDirect RDMA is off")
-        + "".join(f", with {setting}" for setting in settings)
+        + (f", with NCCL_NET_GDR_LEVEL={level}" if level is not None else "")
         + ("." if near else "; yet no card is on the same PCIe switch as a GPU."),
         expected=_due(net) or "channels via NET/IB/*/GDRDMA, at the speed of the cards",
         obtained=_got(net) or "data pass through the host's memory",
@@ -259,9 +253,8 @@ def _slow_cards(net: Network) -> Iterator[Finding]:
         whole = cards * speed
         if busbw < SLOW * whole:
             due = _due(net)
-            yield Finding(
+            yield Finding.in_text(
                 "slow_link",
-                None,
                 f"the bus bandwidth is {busbw / whole:.0%} of what {cards} cards of "
                 f"{_gbits(speed)} carry" + (", with GPUDirect RDMA." if clean else "."),
                 expected=f"{_gbs(whole)} of {cards} cards" + (f"; {due}" if due else ""),
@@ -271,9 +264,8 @@ def _slow_cards(net: Network) -> Iterator[Finding]:
                 confidence="likely" if clean else "possible",
             )
     elif _is_slow(net) and clean and cards > 1:
-        yield Finding(
+        yield Finding.in_text(
             "slow_link",
-            None,
             "the bus bandwidth is below that of machines with such devices, with GPUDirect RDMA "
             f"and {cards} cards per node.",
             expected=_due(net),
@@ -295,9 +287,8 @@ def _peers(net: Network) -> Iterator[Finding]:
         why = why or ("NCCL finds P2P disabled between GPUs" if log.peers_off else "")
         why = why or ("this driver gives such devices no peer access" if "rtx" in cards else "")
         spread = between and between <= {"SYS"}
-        yield Finding(
+        yield Finding.in_text(
             "no_peer_access",
-            None,
             "GPUs of a node exchange data through the host's shared memory"
             + (f": {why}." if why else (", as their paths cross sockets." if spread else ".")),
             expected=_due(net) or "P2P between GPUs",
@@ -316,9 +307,8 @@ def _cross_socket(topology: NodeTopology, net: Network | None = None) -> Iterato
     if "SYS" not in topology.between_gpus() or topology.has_nvlink:
         return
     measured = net is not None and net.busbw is not None
-    yield Finding(
+    yield Finding.in_text(
         "cross_socket",
-        None,
         "the ring of the GPUs crosses CPU sockets (SYS): its slowest link carries all.",
         expected=(_due(net) if net else "") or "within a socket, the bandwidth of PCIe",
         obtained=(_got(net) if net else "") or "paths of class SYS",
@@ -358,9 +348,8 @@ def _hang(net: Network) -> Iterator[Finding]:
             "likely" if log.direct else "possible",
         )
     elif bad:
-        yield Finding(
+        yield Finding.in_text(
             "slow_link",
-            None,
             f"the network loses what a card sends: {bad[0][:120]}.",
             expected="every transfer is acknowledged",
             obtained=bad[0][:90],
@@ -381,9 +370,8 @@ def _access_control(topology: NodeTopology) -> Iterator[Finding]:
 
 
 def _control(evidence: str, obtained: str, confidence: str) -> Finding:
-    return Finding(
+    return Finding.in_text(
         "pci_access_control",
-        None,
         f"{evidence} PCIe access control (ACS) or the IOMMU does so.",
         expected="lspci -vvv shows ACSCtl: SrcValid- ReqRedir- on all bridges",
         obtained=obtained,
@@ -396,9 +384,8 @@ def _control(evidence: str, obtained: str, confidence: str) -> Finding:
 def _versions(net: Network) -> Iterator[Finding]:
     plain = {version.partition("+")[0] for version in net.log.versions}
     if len(plain) > 1:
-        yield Finding(
+        yield Finding.in_text(
             "version_mismatch",
-            None,
             f"ranks use different versions of NCCL: {', '.join(sorted(plain))}.",
             expected="one version on all ranks",
             obtained=f"{len(plain)} versions",
@@ -418,9 +405,8 @@ def _warnings(net: Network) -> Iterator[Finding]:
         if "No space left on device" in text or "shared memory segment" in text
     ]
     if shm:
-        yield Finding(
+        yield Finding.in_text(
             "shared_memory_full",
-            None,
             f"NCCL cannot create a segment of shared memory: {shm[0]}.",
             expected="a few tens of MB of /dev/shm per pair of ranks (docker gives 64 MB in all)",
             obtained=shm[-1][:90],
@@ -430,9 +416,8 @@ def _warnings(net: Network) -> Iterator[Finding]:
         )
     wrong = [text for text in texts if "wrong type" in text]
     if wrong:
-        yield Finding(
+        yield Finding.in_text(
             "different_transports",
-            None,
             "ranks chose different networks, such as InfiniBand on one node and sockets on "
             f"another ({wrong[0]}).",
             expected="the same network on all nodes (Using network ...)",
@@ -450,9 +435,8 @@ def _devices(texts: Sequence[str]) -> Iterator[Finding]:
     """Yield warnings of GPUs: two ranks on one, or no memory left."""
     twice = [text for text in texts if "Duplicate GPU detected" in text]
     if twice:
-        yield Finding(
+        yield Finding.in_text(
             "duplicate_device",
-            None,
             f"two ranks use the same GPU: {twice[0]}.",
             tuple(sorted({int(rank) for rank in re.findall(r"rank (\d+)", twice[0])})),
             expected="a GPU per rank",
@@ -463,9 +447,8 @@ def _devices(texts: Sequence[str]) -> Iterator[Finding]:
         )
     failed = [text for text in texts if "out of memory" in text or "Failed to CUDA" in text]
     if failed:
-        yield Finding(
+        yield Finding.in_text(
             "out_of_memory",
-            None,
             f"no device memory is left for NCCL's buffers: {'; '.join(failed[:2])}.",
             expected="a few hundred MB per communicator, outside of torch's allocator",
             obtained=failed[0][:90],
@@ -479,9 +462,8 @@ def _verbs(texts: Sequence[str]) -> Iterator[Finding]:
     verbs = [text for text in texts if re.search(r"Call to ibv_(?!open_device)\w+ failed", text)]
     if verbs:
         memory = any("Cannot allocate memory" in text for text in verbs)
-        yield Finding(
+        yield Finding.in_text(
             "network_interface",
-            None,
             f"an RDMA device cannot be used: {verbs[0]}.",
             expected="verbs succeed on every card that NCCL uses",
             obtained=verbs[0][:120],
@@ -513,9 +495,8 @@ def _interfaces(texts: Sequence[str], net: Network) -> Iterator[Finding]:
         return
     bridge = any(" 172.17." in text or " 127." in text for text in failures)
     names = ", ".join(interface.split(":")[0] for interface in net.log.interfaces[:4])
-    yield Finding(
+    yield Finding.in_text(
         "network_interface",
-        None,
         f"NCCL cannot reach another rank's address, or has none to use: {failures[0]}."
         + (" It is an address of a container's bridge." if bridge else ""),
         expected="an interface that all nodes reach, not docker0 or lo",

@@ -44,9 +44,8 @@ def progress_findings(logs: Sequence[JobLog]) -> Iterator[Finding]:
     if len(timed) > 1:
         (fast, least), (slow, most) = (f(timed, key=lambda pair: pair[1]) for f in (min, max))
         if most > SLOWER * least:
-            yield Finding(
+            yield Finding.in_text(
                 "exposed_communication",
-                None,
                 f"a step takes {seconds(most)} in {slow.name} and {seconds(least)} in {fast.name}: "
                 f"{most / least:.3g} times as long.",
                 expected=f"{seconds(least)}, as in {fast.name}",
@@ -74,9 +73,8 @@ def _uneven(progress: ProgressLog) -> Iterator[Finding]:
     gaps = {after[0] - before[0] for before, after in pairwise(long)}
     every = f", every {gaps.pop()} steps" if len(gaps) == 1 and len(long) > 2 else ""
     listed = ", ".join(str(step) for step, _ in long[:5])
-    yield Finding(
+    yield Finding.in_text(
         "uneven_steps",
-        None,
         f"{len(long)} of {len(times)} steps take more than {LONG:.0f} times the usual "
         f"{seconds(usual)} (steps {listed}{every}): {percent(lost / whole)} of the time.",
         expected=f"{seconds(usual)} a step",
@@ -91,9 +89,8 @@ def _utilisation(progress: ProgressLog) -> Iterator[Finding]:
     known = [step.mfu for step in progress.steps if step.mfu]
     if not known or (usual := median(known)) >= LOW_MFU:
         return
-    yield Finding(
+    yield Finding.in_text(
         "unexplained",
-        None,
         f"the model FLOPs utilisation is {percent(usual)}: most of a step is not compute, or its "
         "kernels are small.",
         expected="30 to 50 % for models with large matrix products",

@@ -102,9 +102,8 @@ def made_tensors(name: str, raw: object) -> tuple[Tensor, ...]:
     try:
         model = read_model(raw)
     except ValidationError as error:
-        raise ScenarioError(
-            [f"{name}: {problem.line}" for problem in problems(error, raw)]
-        ) from None
+        lines = [f"{name}: {problem.line}" for problem in problems(error, raw)]
+        raise ScenarioError(lines) from None
     return tuple(
         Tensor(parameter.name, tuple(parameter.shape), prod(parameter.shape))
         for parameter in model.graph.parameters
@@ -140,9 +139,8 @@ def _of_model(
     for place, (what, total) in enumerate(_units(tensors)):
         if total in pad:
             padded = f" padded to {world_size} ranks" if total != count else ""
-            return SizeMatch(
-                model, f"{what}{padded}", f"{total:,} parameters" * (total != count), 1 + place
-            )
+            shape = f"{total:,} parameters" * (total != count)
+            return SizeMatch(model, f"{what}{padded}", shape, 1 + place)
     windows = list(_windows(tensors, count))
     if not windows:
         return None
