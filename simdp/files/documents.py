@@ -167,7 +167,7 @@ def key_lines(path: Path) -> dict[str, int]:
     The file must be valid; see `read_yaml`.
     """
     loader = _loader(False)(read_text(path, limit=MAX_YAML_BYTES))
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     try:
         waiting = [("", loader.get_single_node())]
     finally:
@@ -178,9 +178,9 @@ def key_lines(path: Path) -> dict[str, int]:
             key, inner = item if isinstance(item, tuple) else (item, item)
             name = str(key.value) if isinstance(item, tuple) else str(number)
             dotted = f"{place}.{name}" if place else name
-            found.setdefault(dotted, key.start_mark.line + 1)
+            lines.setdefault(dotted, key.start_mark.line + 1)
             waiting.append((dotted, inner))
-    return found
+    return lines
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -302,14 +302,15 @@ def _loader(fast: bool) -> Any:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"a number has more than {MAX_DIGITS} digits", node.start_mark
                 )
-            found = super().construct_scalar(node)
-            if node.tag in _NUMBERS and ":" in found:
-                value = _to_the_base_of_60(found)
+            scalar = super().construct_scalar(node)
+            if node.tag in _NUMBERS and ":" in scalar:
+                value = _to_the_base_of_60(scalar)
                 why = (
-                    f"{found} is {value}, to the base of 60; write {value}, or '{found}' for a text"
+                    f"{scalar} is {value}, to the base of 60; write {value}, or '{scalar}' "
+                    "for a text"
                 )
                 raise yaml.constructor.ConstructorError(None, None, why, node.start_mark)
-            return found
+            return scalar
 
     Loader.add_implicit_resolver(
         "tag:yaml.org,2002:float",
@@ -405,9 +406,9 @@ def read_scenario(path: Path) -> Any:
     content = read_json(path)
     if not isinstance(content, dict):
         return content
-    found = content.get("scenario", content if "cluster" in content else None)
-    _refuse_too_much(found, str(path))
-    return found
+    scenario = content.get("scenario", content if "cluster" in content else None)
+    _refuse_too_much(scenario, str(path))
+    return scenario
 
 
 def _refuse_too_much(value: Any, where: str) -> None:
@@ -417,13 +418,13 @@ def _refuse_too_much(value: Any, where: str) -> None:
         count += len(level)
         if count > MAX_VALUES:
             raise ScenarioError([f"{where}: its scenario has more than {MAX_VALUES} values."])
-        if any(isinstance(one, int) and abs(one) >= 10**MAX_DIGITS for one in level):
+        if any(isinstance(node, int) and abs(node) >= 10**MAX_DIGITS for node in level):
             raise ScenarioError([f"{where}: has a number of thousands of digits; shorten it."])
         level = [
             inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for node in level
+            if isinstance(node, dict | list)
+            for inner in (node.values() if isinstance(node, dict) else node)
         ]
     if level:
         raise ScenarioError([f"{where}: {_TOO_DEEP}"])

@@ -78,8 +78,8 @@ class RecordFile:
             return None
         with self._blamed():
             row = self._open.execute("select value, more from records where key = ?", (key,))
-            found = row.fetchone()
-        return None if found is None else StoredRecord(*found)
+            record = row.fetchone()
+        return None if record is None else StoredRecord(*record)
 
     def put(self, key: str, version: str, record: StoredRecord) -> None:
         """Store a record, replacing the previous one."""
@@ -96,10 +96,10 @@ class RecordFile:
         if self._open is None:
             return 0
         with self._blamed():
-            found = self._open.execute(
+            counted = self._open.execute(
                 "select count(*) from records where version != ?", (other_than,)
             )
-            return int(found.fetchone()[0])
+            return int(counted.fetchone()[0])
 
     def close(self) -> None:
         """Close the file; it is whole without this, too."""

@@ -133,7 +133,7 @@ def _indexed(path: Path) -> dict[str, TensorPlace]:
         raise ScenarioError(
             [f"{path}: has no weight_map of tensors and files; name an index of safetensors files."]
         )
-    found = {}
+    places = {}
     for name in dict.fromkeys(files.values()):
         if Path(name).name != name:
             raise ScenarioError([f"{path}: names {name!r}, which is no file beside it."])
@@ -144,8 +144,8 @@ def _indexed(path: Path) -> dict[str, TensorPlace]:
             raise ScenarioError(
                 [f"{path.parent / name}: has no {missing[0]!r}, which {path} says."]
             )
-        found.update({tensor: there[tensor] for tensor in wanted})
-    return found
+        places.update({tensor: there[tensor] for tensor in wanted})
+    return places
 
 
 def _places(path: Path) -> dict[str, TensorPlace]:

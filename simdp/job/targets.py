@@ -67,8 +67,8 @@ class SamplesNeeded(NamedTuple):
         throughput : float
             Of all ranks [samples/s]; that steps differ in time is no part of the quantiles.
         """
-        found = {name: self.quantile(p) / throughput for name, p in QUANTILES.items()}
-        return {"mean": self.mean / throughput, **found}
+        quantiles = {name: self.quantile(p) / throughput for name, p in QUANTILES.items()}
+        return {"mean": self.mean / throughput, **quantiles}
 
     @property
     def _scale(self) -> float:
@@ -152,9 +152,11 @@ class BenchmarkTable(NamedTuple):
 def table_of(name: str) -> BenchmarkTable:
     """Read a benchmark's table."""
     entry = BENCHMARKS.read(name)
-    each = np.array([[p["batch"], p["mean"], p["sd"], p["runs"]] for p in entry["points"]], float).T
+    columns = np.array(
+        [[p["batch"], p["mean"], p["sd"], p["runs"]] for p in entry["points"]], float
+    ).T
     size = float(entry.get("num_samples", 1))  # means are epochs where it is given, else samples
-    return BenchmarkTable(each[0], each[1] * size, each[2] * size, each[3])
+    return BenchmarkTable(columns[0], columns[1] * size, columns[2] * size, columns[3])
 
 
 def describe(name: str) -> str:

@@ -52,13 +52,13 @@ CELL, MOST_LETTERS = 53, 150
 def rates(metrics: Metrics) -> list[str]:
     """Write the throughput in samples/s, and in tokens/s if there are any."""
     throughput, tokens = metrics.throughput_samples_per_s, metrics.tokens_per_s
-    each = metrics.tokens_per_s_per_gpu
+    per_gpu = metrics.tokens_per_s_per_gpu
     few = throughput is not None and throughput < FEW
-    said = "-" if throughput is None else f"{throughput:{'.3g' if few else ',.0f'}} samples/s"
+    samples = "-" if throughput is None else f"{throughput:{'.3g' if few else ',.0f'}} samples/s"
     if tokens is not None:
-        per_device = "" if each in (None, tokens) else f", {each:,.0f} per device"
-        return [said, f"{tokens:,.0f} tokens/s{per_device}"]
-    return [said]
+        per_device = "" if per_gpu in (None, tokens) else f", {per_gpu:,.0f} per device"
+        return [samples, f"{tokens:,.0f} tokens/s{per_device}"]
+    return [samples]
 
 
 def mfu(metrics: Metrics) -> list[Row]:
@@ -72,16 +72,16 @@ def mfu(metrics: Metrics) -> list[Row]:
 
 def mfu_parts(result: Result) -> list[Row]:
     """List the parts of a step that are not useful arithmetic, the largest compute first."""
-    found = step_shares(result)
-    if not found:
+    shares = step_shares(result)
+    if not shares:
         return []
-    said = [
+    texts = [
         f"{name} {figures.percent(share)}"
         + (f" (at {figures.percent(rate)} of the peak)" if rate is not None else "")
-        for name, share, rate in found
+        for name, share, rate in shares
         if share >= LEAST_SHARE
     ]
-    return [Row("mfu_parts", "where the MFU goes", f"of a step: {', '.join(said)}")]
+    return [Row("mfu_parts", "where the MFU goes", f"of a step: {', '.join(texts)}")]
 
 
 def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
@@ -94,17 +94,17 @@ def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
     step_time = m.step_time_s
     if not result.compute_parts or m.mfu is None or not step_time:
         return []
-    parts = sorted(result.compute_parts, key=lambda one: -one["seconds"])
-    found: list[tuple[str, float, float | None]] = [
+    parts = sorted(result.compute_parts, key=lambda part: -part["seconds"])
+    shares: list[tuple[str, float, float | None]] = [
         (
-            COMPUTE_PARTS[one["part"]],
-            one["seconds"] / step_time,
-            one["of_peak"] if one["part"] in BOUND_BY_ARITHMETIC else None,
+            COMPUTE_PARTS[part["part"]],
+            part["seconds"] / step_time,
+            part["of_peak"] if part["part"] in BOUND_BY_ARITHMETIC else None,
         )
-        for one in parts
+        for part in parts
     ]
     rest = [(figures.PARTS[key], m[key] / step_time, None) for key in figures.PARTS]
-    return [*found, *rest[1:]]
+    return [*shares, *rest[1:]]
 
 
 def verdict(lines: Sequence[str]) -> list[Row]:
@@ -150,28 +150,28 @@ def lost(result: Result) -> list[Row]:
     return rows
 
 
-def _on(one: dict[str, Any]) -> str:
+def _on(loss: dict[str, Any]) -> str:
     """Name the ranks or the node of a straggler; empty if it is on all ranks."""
-    ranks = one["ranks"]
+    ranks = loss["ranks"]
     if not ranks:
         return ""
     if len(ranks) > 2:
-        return f" (node {one['nodes'][0]})"
+        return f" (node {loss['nodes'][0]})"
     return f" (rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))})"
 
 
 def _slowest_words(result: Result) -> str:
     """Name the rank, and the node, that is slowest most often."""
-    each = max(result.slowest, key=lambda one: one["steps"])
-    num_steps, nodes = sum(one["steps"] for one in result.slowest), Counter[int]()
-    for one in result.slowest:
-        nodes[one["node"]] += one["steps"]
-    said = f"rank {each['rank']}, in {each['steps']} of {num_steps} steps"
+    most_often = max(result.slowest, key=lambda record: record["steps"])
+    num_steps, nodes = sum(record["steps"] for record in result.slowest), Counter[int]()
+    for record in result.slowest:
+        nodes[record["node"]] += record["steps"]
+    text = f"rank {most_often['rank']}, in {most_often['steps']} of {num_steps} steps"
     node, times = nodes.most_common(1)[0]
     cluster = result.scenario["cluster"]
     if cluster.get("devices_per_node") and cluster["devices_per_node"] < result.world_size:
-        said += f"; node {node}, in {times}"
-    return said
+        text += f"; node {node}, in {times}"
+    return text
 
 
 def less(value: float, step_time: float) -> str:
@@ -182,20 +182,20 @@ def less(value: float, step_time: float) -> str:
     return f"{seconds(value)}, {100 * share:{'.3g' if share >= NEARLY_ALL else '.2g'}} % {word}"
 
 
-def gradient_noise(found: dict[str, Any] | None) -> list[Row]:
+def gradient_noise(noise: dict[str, Any] | None) -> list[Row]:
     """Write the gradient noise scale, if it was measured."""
-    if found is None:
+    if noise is None:
         return []
-    scale = found["noise_scale"]
+    scale = noise["noise_scale"]
     if scale is None:
-        said = f"chance hides the signal in {found['steps']} steps; try more"
-        return [Row("gradient_noise", "gradient noise", said)]
-    said = (
+        text = f"chance hides the signal in {noise['steps']} steps; try more"
+        return [Row("gradient_noise", "gradient noise", text)]
+    text = (
         f"scale {scale:,.3g} samples, about the critical batch; this one takes "
-        f"{found['samples']:.3g} times the fewest samples, {found['steps_taken']:.3g} times the "
+        f"{noise['samples']:.3g} times the fewest samples, {noise['steps_taken']:.3g} times the "
         "fewest steps"
     )
-    return [Row("gradient_noise", "gradient noise", said)]
+    return [Row("gradient_noise", "gradient noise", text)]
 
 
 def cards(result: Result) -> list[Row]:
@@ -203,14 +203,14 @@ def cards(result: Result) -> list[Row]:
     there = result.network.get("cards")
     if not there or there["used"] > LEAST_IDLE * there["of"]:
         return []
-    said = (
+    text = (
         f"{there['used']} of {there['of']} of a node are used: its ring leaves a node by one; "
         "NCCL uses all (collectives.cost: nccl), as does collectives.all_reduce: hierarchical"
     )
     if result.scenario.get("collectives", {}).get("all_reduce", {}).get("kind") != "ring":
-        said = f"{there['used']} of {there['of']} of a node are used; collectives.cost: nccl"
-        said += " tells what NCCL makes of them"
-    return [Row("cards", "network cards", said)]
+        text = f"{there['used']} of {there['of']} of a node are used; collectives.cost: nccl"
+        text += " tells what NCCL makes of them"
+    return [Row("cards", "network cards", text)]
 
 
 def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
@@ -219,27 +219,27 @@ def known(results: Sequence[Result], verbose: bool = False) -> list[Row]:
     Constants that a calibration leaves undetermined are listed with ``verbose`` only: the interval
     of a step covers them.
     """
-    found: dict[tuple[str, str], None] = {}
+    lines: dict[tuple[str, str], None] = {}
     for result in results:
         shown = ((k, v) for k, v in result.remarks.items() if verbose or k not in FOR_EXPERTS)
-        found.update(dict.fromkeys(shown))
-    needs = {said: said.split()[1:3] for name, said in found if name == "host memory"}
-    for said in sorted(needs, key=lambda said: parse(" ".join(needs[said]), "data size"))[:-1]:
-        del found["host memory", said]  # only the largest need of all points is listed
+        lines.update(dict.fromkeys(shown))
+    needs = {text: text.split()[1:3] for name, text in lines if name == "host memory"}
+    for text in sorted(needs, key=lambda text: parse(" ".join(needs[text]), "data size"))[:-1]:
+        del lines["host memory", text]  # only the largest need of all points is listed
     return [
-        Row(name, name, said if name in WHOLE else shorten(said, MOST_LETTERS, placeholder=" ..."))
-        for name, said in found
+        Row(name, name, text if name in WHOLE else shorten(text, MOST_LETTERS, placeholder=" ..."))
+        for name, text in lines
     ]
 
 
-def advice(found: Advice | None) -> list[Row]:
+def advice(advice: Advice | None) -> list[Row]:
     """List the changes that would help, and the number that was simulated."""
-    if found is None or not found.num_tried:
+    if advice is None or not advice.num_tried:
         return []
-    tried = f"{found.num_tried} change{'s' * (found.num_tried > 1)} simulated, times alone"
-    if not found.lines:
+    tried = f"{advice.num_tried} change{'s' * (advice.num_tried > 1)} simulated, times alone"
+    if not advice.lines:
         return [Row("advice", "would help", f"none of {tried}")]
-    lines = [Row("advice", "would help", line) for line in found.lines]
+    lines = [Row("advice", "would help", line) for line in advice.lines]
     return [*lines, Row("advice_from", "", f"({tried})")]
 
 
@@ -288,9 +288,9 @@ def of_run(result: Result) -> VerdictText:
         return VerdictText([], True)
     losses = _losses(result)
     work = (m.compute_s + m.update_s) / step_time
-    said = f"Of a step of {seconds(step_time)}, {percent(work)} is compute and update"
-    lines = [*does_not_fit(result), f"{said}{''.join(f', {one}' for one in losses)}."]
-    lines += [sentence(one, ".") for one in straggler_costs(result)]
+    work_text = f"Of a step of {seconds(step_time)}, {percent(work)} is compute and update"
+    lines = [*does_not_fit(result), f"{work_text}{''.join(f', {text}' for text in losses)}."]
+    lines += [sentence(text, ".") for text in straggler_costs(result)]
     return VerdictText(lines, work >= GOOD and m.fits_memory is not False)
 
 
@@ -323,7 +323,7 @@ def of_sweep(
     point, first = study.points[best], rates[0]
     group = _of_sizes(study, point)
     lines, good = does_not_fit(point), True
-    fitting = [one for one in study.points if one.metrics.fits_memory is not False]
+    fitting = [other for other in study.points if other.metrics.fits_memory is not False]
     few = f"{len(fitting)} points that fit" if 0 < len(fitting) < len(study.points) else ""
     fastest = f"The fastest of {few or f'{len(study.points)} points'} is {_set_in_words(point)}"
     if len(group) > 1 and len(study.points) > len(group):  # sizes of several methods
@@ -336,9 +336,9 @@ def of_sweep(
         losses = _losses(point)
         lost = f"; of each step {', '.join(losses)}" if losses else ""
         lines.append(f"{fastest}: {figures.short(rate)} {unit}{ratio}{lost}.")
-    for one in study.points:
-        where = "" if one is point else f" at {_set_in_words(one)}"
-        lines += [sentence(cost, f"{where}.") for cost in straggler_costs(one)]
+    for other in study.points:
+        where = "" if other is point else f" at {_set_in_words(other)}"
+        lines += [sentence(cost, f"{where}.") for cost in straggler_costs(other)]
     return VerdictText(lines, good and point.metrics.fits_memory is not False)
 
 
@@ -353,25 +353,27 @@ def _of_sizes(study: Study, point: Result) -> list[Result]:
     if key not in point.set or point.metrics.scaling_efficiency is None:
         return []
     rest = {k: v for k, v in point.set.items() if k != key}
-    found = [p for p in study.points if {k: v for k, v in p.set.items() if k != key} == rest]
-    return sorted(found, key=lambda one: one.world_size)
+    group = [p for p in study.points if {k: v for k, v in p.set.items() if k != key} == rest]
+    return sorted(group, key=lambda member: member.world_size)
 
 
 def _scaling(group: Sequence[Result], best: Result) -> list[str]:
     """Write the speed-up and losses of a group's fastest size, and the limit of good scaling."""
     base, n = group[0], best.world_size
-    efficiencies = {one.world_size: one.metrics.scaling_efficiency or 0.0 for one in group}
+    efficiencies = {member.world_size: member.metrics.scaling_efficiency or 0.0 for member in group}
     efficiency = efficiencies[n]
     ratio = n / base.world_size
     of = f"{ratio:g}" if base.world_size == 1 else f"{ratio:g} from {base.world_size} GPUs"
-    said = f"{n} GPUs: {efficiency * ratio:.3g}x of {of} ({percent(efficiency)})"
+    speedup_text = f"{n} GPUs: {efficiency * ratio:.3g}x of {of} ({percent(efficiency)})"
     if ends := best.metrics.interval_s:
         low, high = map(seconds, ends)
-        said += f", a step takes {seconds(best.metrics.step_time_s)} (90 %: {low} to {high})"
+        speedup_text += (
+            f", a step takes {seconds(best.metrics.step_time_s)} (90 %: {low} to {high})"
+        )
     losses = _losses(best)
     if growth := _growth(best, base):
         losses.append(growth)
-    lines = [said + (f"; of each step {', '.join(losses)}." if losses else ".")]
+    lines = [speedup_text + (f"; of each step {', '.join(losses)}." if losses else ".")]
     rates = {size: value * size for size, value in efficiencies.items()}
     larger = [size for size in rates if size > n]
     if larger and max(rates[size] for size in larger) < rates[n]:
@@ -393,12 +395,12 @@ def _scaling(group: Sequence[Result], best: Result) -> list[str]:
 def _growth(point: Result, base: Result) -> str:
     """Write the growth of compute per sample over the smallest size, if large enough."""
     times = [
-        one.metrics.compute_s
-        * one.world_size
-        / (one.metrics.throughput_samples_per_s * one.metrics.step_time_s)
-        if one.metrics.throughput_samples_per_s and one.metrics.step_time_s
+        member.metrics.compute_s
+        * member.world_size
+        / (member.metrics.throughput_samples_per_s * member.metrics.step_time_s)
+        if member.metrics.throughput_samples_per_s and member.metrics.step_time_s
         else 0.0
-        for one in (point, base)
+        for member in (point, base)
     ]
     if not times[1] or times[0] < (1 + LEAST_GROWTH) * times[1]:
         return ""
@@ -409,12 +411,12 @@ def _growth(point: Result, base: Result) -> str:
 def _losses(result: Result) -> list[str]:
     """List the parts of a step that are not compute with their shares, the largest first."""
     m, step_time = result.metrics, result.metrics.step_time_s
-    found = [(value, name) for value, name in _exposed(result)]
-    found.append((m.wait_s, f"waits for {_slow_ones(result)}"))
-    found.append((m.other_s, "is host, copies and input"))
+    parts = [(value, name) for value, name in _exposed(result)]
+    parts.append((m.wait_s, f"waits for {_slow_ones(result)}"))
+    parts.append((m.other_s, "is host, copies and input"))
     return [
         f"{percent(value / step_time)} {name}"
-        for value, name in sorted(found, key=lambda pair: -pair[0])
+        for value, name in sorted(parts, key=lambda pair: -pair[0])
         if value >= LEAST_VERDICT_SHARE * step_time
     ]
 
@@ -448,22 +450,22 @@ def _where(result: Result, group_size: int) -> str:
 
 def _slow_ones(result: Result) -> str:
     """Name the stragglers that cause waiting; else "slower ranks"."""
-    found = [name_of(one) for one in result.lost if one["ranks"]]
-    if not found or len(found) < len(result.lost):
+    names = [name_of(loss) for loss in result.lost if loss["ranks"]]
+    if not names or len(names) < len(result.lost):
         return "slower ranks"
-    return " and ".join(dict.fromkeys(found))
+    return " and ".join(dict.fromkeys(names))
 
 
 def straggler_costs(result: Result) -> list[str]:
     """List the cost of each straggler above `LEAST_VERDICT_SHARE`, the highest first."""
     step_time = result.metrics.step_time_s
-    known = [one for one in result.lost if one["seconds"] is not None]
-    known.sort(key=lambda one: -one["seconds"])
+    known = [loss for loss in result.lost if loss["seconds"] is not None]
+    known.sort(key=lambda loss: -loss["seconds"])
     return [
-        f"{name_of(one)} costs {percent(one['seconds'] / step_time)} of a step "
-        f"({seconds(one['seconds'])})"
-        for one in known
-        if step_time and one["seconds"] >= LEAST_VERDICT_SHARE * step_time
+        f"{name_of(loss)} costs {percent(loss['seconds'] / step_time)} of a step "
+        f"({seconds(loss['seconds'])})"
+        for loss in known
+        if step_time and loss["seconds"] >= LEAST_VERDICT_SHARE * step_time
     ]
 
 
@@ -491,7 +493,7 @@ def is_asked_for(scenario: Mapping[str, Any]) -> bool:
     """Return whether a scenario sets or sweeps a price, a power or a target."""
     cluster, over = scenario.get("cluster") or {}, scenario.get("sweep") or {}
     keys = ("cluster.price", "cluster.power", "target")
-    swept = any(key == one or key.startswith(f"{one}.") for key in over for one in keys)
+    swept = any(key == billed or key.startswith(f"{billed}.") for key in over for billed in keys)
     return bool(cluster.get("price") or cluster.get("power") or scenario.get("target")) or swept
 
 
@@ -499,30 +501,30 @@ LITTLE = 0.01  # least relative width of an energy's interval that is shown
 WAITING_POWER = "as a waiting GPU draws 13 to 39 % of the way from rest to busy"
 
 
-def rows(found: Found) -> list[Row]:
+def rows(billed: Found) -> list[Row]:
     """Write the costs of a step, and time and costs to the target."""
-    cost, target = found
-    return [*_of_target(target), *_of_cost(cost), *price([found])]
+    cost, target = billed
+    return [*_of_target(target), *_of_cost(cost), *price([billed])]
 
 
 def _of_cost(cost: Mapping[str, Any]) -> list[Row]:
     if not cost:
         return []
     step, exposed = cost["step"], cost["exposed"]
-    said = _both(step)
+    text = _both(step)
     shares = [100 * exposed[key] / step[key] for key in ("cost_usd", "energy_kwh") if step[key]]
     if shares and max(shares) >= 1:
         parts = dict.fromkeys(f"{share:.2g} %" for share in shares)
-        said += f", {' and '.join(parts)} of it exposed communication and waiting"
-    found = [Row("step_cost", "a step costs", said)]
+        text += f", {' and '.join(parts)} of it exposed communication and waiting"
+    rows = [Row("step_cost", "a step costs", text)]
     ends = cost.get("energy_between_kwh")
     if ends and ends[1] - ends[0] > LITTLE * ends[1]:
-        said = f"{figures.energy(ends[0])} to {figures.energy(ends[1])}, {WAITING_POWER}"
-        found.append(Row("energy", "  energy", said))
+        text = f"{figures.energy(ends[0])} to {figures.energy(ends[1])}, {WAITING_POWER}"
+        rows.append(Row("energy", "  energy", text))
     for key, name in (("million_samples", "samples"), ("million_tokens", "tokens")):
         if key in cost:
-            found.append(Row(key, f"a million {name}", _both(cost[key])))
-    return found
+            rows.append(Row(key, f"a million {name}", _both(cost[key])))
+    return rows
 
 
 def _of_target(target: Mapping[str, Any] | None) -> list[Row]:
@@ -530,53 +532,55 @@ def _of_target(target: Mapping[str, Any] | None) -> list[Row]:
         return []
     time = target["time_s"]
     if time is None:
-        said = "the loss was not reached within the run's steps"
-        return [Row("target", "to the target", said)]
-    said = f"{duration(time['mean'])} in {target['steps']:,} steps"
+        text = "the loss was not reached within the run's steps"
+        return [Row("target", "to the target", text)]
+    text = f"{duration(time['mean'])} in {target['steps']:,} steps"
     if time.get("p95", time["mean"]) > time["mean"]:
         low, high = (duration(time[end], time["mean"]) for end in ("p5", "p95"))
-        said += f", 90 % of runs in {low} to {high}"
+        text += f", 90 % of runs in {low} to {high}"
     bills = {key: (target[key] or {}).get("mean") for key in ("cost_usd", "energy_kwh")}
     costs = _both(bills)
     bill = [Row("target_cost", "  costs", costs)] * bool(costs)
-    return [Row("target", "to the target", said), *bill]
+    return [Row("target", "to the target", text), *bill]
 
 
 def _both(bill: Mapping[str, float | None]) -> str:
     """Join money and energy, each if known."""
     usd, kwh = bill["cost_usd"], bill["energy_kwh"]
-    said = [money(usd)] * (usd is not None) + [figures.energy(kwh)] * (kwh is not None)
-    return " and ".join(said)
+    figures_known = [money(usd)] * (usd is not None) + [figures.energy(kwh)] * (kwh is not None)
+    return " and ".join(figures_known)
 
 
-def price(found: Sequence[Found]) -> list[Row]:
+def price(billed: Sequence[Found]) -> list[Row]:
     """Write the prices behind the costs, with the date of list prices; once for many points."""
-    said = dict[str | None, dict[str, None]]()  # figures by date, in the order in which they come
-    for cost, _ in found:
-        each = cost.get("price_usd_per_h")
-        if each is not None:
-            said.setdefault(cost.get("price_date"), {})[f"{each:.4g}"] = None
+    by_date = dict[
+        str | None, dict[str, None]
+    ]()  # figures by date, in the order in which they come
+    for cost, _ in billed:
+        per_hour = cost.get("price_usd_per_h")
+        if per_hour is not None:
+            by_date.setdefault(cost.get("price_date"), {})[f"{per_hour:.4g}"] = None
     texts = [
         f"{', '.join(prices)} USD/h a device" + (f", list price of {date}" if date else "")
-        for date, prices in said.items()
+        for date, prices in by_date.items()
     ]
     return [Row("price", "price", "; ".join(texts))] if texts else []
 
 
-def columns(found: Sequence[Found]) -> dict[str, Callable[[Found], TableCell]]:
+def columns(billed: Sequence[Found]) -> dict[str, Callable[[Found], TableCell]]:
     """Make columns of time and costs to the target, or else of costs per million samples."""
-    if any(target is not None for _, target in found):
-        made: dict[str, Callable[[Found], TableCell]] = {"to target": lambda one: _time(one[1])}
+    if any(target is not None for _, target in billed):
+        made: dict[str, Callable[[Found], TableCell]] = {"to target": lambda bill: _time(bill[1])}
         for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh")):
-            if any((target or {}).get(key) for _, target in found):
-                made[name] = lambda one, key=key: figures.three_digits(_mean(one[1], key))  # type: ignore[misc]
+            if any((target or {}).get(key) for _, target in billed):
+                made[name] = lambda bill, key=key: figures.three_digits(_mean(bill[1], key))  # type: ignore[misc]
         return made
-    long = all("million_tokens" in cost and _are_long(cost) for cost, _ in found)
+    long = all("million_tokens" in cost and _are_long(cost) for cost, _ in billed)
     per, of = ("million_tokens", "Mtok") if long else ("million_samples", "M")
     return {
-        f"{name}/{of}": lambda one, key=key: figures.three_digits(one[0].get(per, {}).get(key))  # type: ignore[misc]
+        f"{name}/{of}": lambda bill, key=key: figures.three_digits(bill[0].get(per, {}).get(key))  # type: ignore[misc]
         for key, name in (("cost_usd", "USD"), ("energy_kwh", "kWh"))
-        if any(cost.get(per, {}).get(key) for cost, _ in found)
+        if any(cost.get(per, {}).get(key) for cost, _ in billed)
     }
 
 

@@ -33,40 +33,40 @@ TOPICS: dict[str, tuple[str, ...]] = {
 USUAL = ("gradients", "weights", "update", "losses")
 
 
-def page(found: AuditReport, width: int = WIDTH) -> RenderableType:
+def page(report: AuditReport, width: int = WIDTH) -> RenderableType:
     """Write an audit."""
-    return Text("\n".join(lines(found, width)))
+    return Text("\n".join(lines(report, width)))
 
 
-def lines(found: AuditReport, width: int = WIDTH) -> list[str]:
+def lines(report: AuditReport, width: int = WIDTH) -> list[str]:
     """List the lines of an audit, of at most ``width`` columns where a word fits."""
-    told = [*wrap(title(found), width, subsequent_indent="  "), ""]
-    points = dict.fromkeys([*(c.point for c in found.checks), *(f.point for f in found.findings)])
+    written = [*wrap(title(report), width, subsequent_indent="  "), ""]
+    points = dict.fromkeys([*(c.point for c in report.checks), *(f.point for f in report.findings)])
     for point in points:
-        checks = [check for check in found.checks if check.point == point]
-        findings = [finding for finding in found.findings if finding.point == point]
-        told += _of_point(point, checks, findings, width)
-    for note in found.notes:
-        told += wrap(f"note: {note}", width, subsequent_indent="  ")
-    return [*told, *wrap(verdict(found), width, subsequent_indent="  ")]
+        checks = [check for check in report.checks if check.point == point]
+        findings = [finding for finding in report.findings if finding.point == point]
+        written += _of_point(point, checks, findings, width)
+    for note in report.notes:
+        written += wrap(f"note: {note}", width, subsequent_indent="  ")
+    return [*written, *wrap(verdict(report), width, subsequent_indent="  ")]
 
 
-def title(found: AuditReport) -> str:
+def title(report: AuditReport) -> str:
     """Write the name, the numbers of ranks and the length of an audit."""
-    counts = [str(count) for count in found.ranks]
-    said = " and ".join([", ".join(counts[:-1]), counts[-1]]) if counts[1:] else "".join(counts)
-    ranks = f"{said} rank{'s' if said != '1' else ''}"
-    steps = f"{found.steps} step{'s' if found.steps != 1 else ''}"
-    batch = f" of {found.batch:,} samples" if found.batch else ""
-    return f"audit of {found.name}: {ranks}, {steps}{batch}"
+    counts = [str(count) for count in report.ranks]
+    numbers = " and ".join([", ".join(counts[:-1]), counts[-1]]) if counts[1:] else "".join(counts)
+    ranks = f"{numbers} rank{'s' if numbers != '1' else ''}"
+    steps = f"{report.steps} step{'s' if report.steps != 1 else ''}"
+    batch = f" of {report.batch:,} samples" if report.batch else ""
+    return f"audit of {report.name}: {ranks}, {steps}{batch}"
 
 
-def verdict(found: AuditReport) -> str:
+def verdict(report: AuditReport) -> str:
     """Write the last line: what is wrong, or that nothing is."""
-    wrong = list(dict.fromkeys(one.cause for one in found.findings if one.wrong))
+    wrong = list(dict.fromkeys(finding.cause for finding in report.findings if finding.wrong))
     if wrong:
         return f"wrong: {', '.join(wrong)}"
-    other = list(dict.fromkeys(one.cause for one in found.findings))
+    other = list(dict.fromkeys(finding.cause for finding in report.findings))
     if other:
         return f"nothing is wrong; it differs by {', '.join(other)}"
     return "nothing is wrong"
@@ -117,12 +117,12 @@ def _row(check: Check, indent: str, width: int) -> Iterator[str]:
 def _cause(finding: Finding, indent: str, width: int) -> Iterator[str]:
     """List the cause with its line at the right, the proof and the remedy."""
     mark = " (allowed)" if finding.allowed else " (legitimate)" if finding.legitimate else ""
-    said = f"{finding.cause}{mark}: {finding.text or CAUSES[finding.cause]}"
+    sentence = f"{finding.cause}{mark}: {finding.text or CAUSES[finding.cause]}"
     lead = f"{indent}  {'cause':{LABEL - 2}}"
     where = ""
     if finding.file is not None:
         where = Path(finding.file).name + (f":{finding.line}" if finding.line else "")
-    first, *others = _wrapped(lead, said, width - (len(where) + 2 if where else 0)) or [lead]
+    first, *others = _wrapped(lead, sentence, width - (len(where) + 2 if where else 0)) or [lead]
     yield f"{first:{width - len(where)}}{where}" if where else first
     yield from others
     for label, text in (("proof", finding.proof), ("remedy", finding.remedy)):

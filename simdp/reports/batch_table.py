@@ -33,27 +33,27 @@ def batch_table(
 
     ``steps`` has the pieces of every step on the first `MAX_RANKS` ranks.
     """
-    found: list[UniformSteps] = []
+    groups: list[UniformSteps] = []
     for step in steps:
         rows = _rows(step)
-        if found and found[-1].rows == rows:
-            found[-1] = found[-1]._replace(last=step[0].step)
+        if groups and groups[-1].rows == rows:
+            groups[-1] = groups[-1]._replace(last=step[0].step)
         elif step:
-            found.append(UniformSteps(step[0].step, step[0].step, rows))
-    if not found:
+            groups.append(UniformSteps(step[0].step, step[0].step, rows))
+    if not groups:
         return None
-    shown = _first(found)
-    left_out = found[len(shown) : -1]
-    rest = [found[-1]] if len(shown) < len(found) else []
-    several = any(row[0] != "0" for one in (*shown, *rest) for row in one.rows)
+    shown = _first(groups)
+    left_out = groups[len(shown) : -1]
+    rest = [groups[-1]] if len(shown) < len(groups) else []
+    several = any(row[0] != "0" for group in (*shown, *rest) for row in group.rows)
     heads = ["steps", *["micro-step"] * several, "devices", "input size", "output size"]
-    lines = [line for one in shown for line in _lines(one, several)]
+    lines = [line for group in shown for line in _lines(group, several)]
     if left_out:
         lines.append(["..."] * len(heads))
-    lines += [line for one in rest for line in _lines(one, several)]
+    lines += [line for group in rest for line in _lines(group, several)]
     columns = [(head, not head.endswith("size")) for head in heads]
     table = wide_table(table_of("batches, device by device", columns, lines))
-    num_left_out = sum(one.last - one.first + 1 for one in left_out)
+    num_left_out = sum(group.last - group.first + 1 for group in left_out)
     missing = [f"{num_left_out} steps"] * bool(num_left_out)
     if world_size > MAX_RANKS:
         missing.append(f"ranks {MAX_RANKS} ... {world_size - 1}")
@@ -62,14 +62,14 @@ def batch_table(
     return table
 
 
-def _first(found: Sequence[UniformSteps]) -> list[UniformSteps]:
+def _first(groups: Sequence[UniformSteps]) -> list[UniformSteps]:
     """Choose as many of the first steps as there is room for beside the last; at least one."""
-    room, shown = MAX_ROWS - len(found[-1].rows), list[UniformSteps]()
-    for one in found:
-        room -= len(one.rows)
+    room, shown = MAX_ROWS - len(groups[-1].rows), list[UniformSteps]()
+    for group in groups:
+        room -= len(group.rows)
         if shown and room < 0:
             break
-        shown.append(one)
+        shown.append(group)
     return shown
 
 

@@ -104,8 +104,8 @@ def _between_ranks(trace: Trace, entered: Floats) -> Iterator[tuple[int, int, fl
         last = group[int(np.argmax(entered[group]))]
         if waited[last] or not waited[group].any():
             continue
-        for one in group[waited[group]]:
-            yield int(last), int(one), float(trace.start[one])
+        for span in group[waited[group]]:
+            yield int(last), int(span), float(trace.start[span])
 
 
 FEW_RANKS = 8  # ranks that are kept rather than early steps
@@ -137,20 +137,20 @@ def choose(result: Result, limit: int) -> TraceSelection:
     room = limit - int(counts[-1])  # less than none where ranks are left out
     fitting = _whole_calls([block for block in transfers if block.step >= first], room)
     ranks = sorted(order[:num_ranks].tolist())
-    said = {"ranks": _listed(ranks, n)}
+    parts = {"ranks": _listed(ranks, n)}
     if first > SETUP:
-        said["steps"] = f"{first + 1} ... {last + 1} of {last + 1}"
+        parts["steps"] = f"{first + 1} ... {last + 1} of {last + 1}"
     if len(fitting) < len(transfers):
         which = f"the first {_count(fitting)}" if fitting else "none"
-        said["transfers"] = f"{which} of {_count(transfers)}"
+        parts["transfers"] = f"{which} of {_count(transfers)}"
     chosen = Trace(own + fitting, trace.names, trace.memory)
-    return TraceSelection(ranks, chosen.of_ranks(ranks) if num_ranks < n else chosen, said)
+    return TraceSelection(ranks, chosen.of_ranks(ranks) if num_ranks < n else chosen, parts)
 
 
 def _listed(ranks: list[int], world_size: int) -> str:
     """Write the ranks that are shown: ``"0 ... 6, 21 of 64"``."""
-    said = [f"{low} ... {high}" if low < high else str(low) for low, high in consecutive(ranks)]
-    return f"{', '.join(said)} of {world_size}"
+    runs = [f"{low} ... {high}" if low < high else str(low) for low, high in consecutive(ranks)]
+    return f"{', '.join(runs)} of {world_size}"
 
 
 def _count(blocks: Iterable[SpanBlock]) -> int:
@@ -344,10 +344,10 @@ def _events(spans: Spans, words: Words) -> Iterator[str]:
         strict=True,
     )
     for rank, lane, activity, name, ts, duration, step, nbytes, number in columns:
-        said, args = words.of(step, activity, name)
+        head, args = words.of(step, activity, name)
         sent = f', "bytes": {nbytes!r}' if nbytes else ""
         yield (
-            f'{{"ph": "X", {said}, "pid": {rank}, "tid": {lane + STREAM}, "ts": {ts!r}, '
+            f'{{"ph": "X", {head}, "pid": {rank}, "tid": {lane + STREAM}, "ts": {ts!r}, '
             f'"dur": {duration!r}, "args": {{"device": 0, "stream": {lane + STREAM}, '
             f'"correlation": {number + 1}{args}{sent}}}}}'
         )
@@ -383,12 +383,12 @@ def _counters(chosen: TraceSelection) -> Iterator[str]:
         return
     first = int(trace.step.min())
     for rank in chosen.ranks:
-        found = usage(trace.memory, [rank])
-        mine = np.flatnonzero(found.step >= first)
+        memory = usage(trace.memory, [rank])
+        mine = np.flatnonzero(memory.step >= first)
         left -= len(mine)
         if left < 0:
             return
-        total, at = found.total, np.round(found.at * 1e6, 6)
+        total, at = memory.total, np.round(memory.at * 1e6, 6)
         for i in mine:
             yield (
                 f'{{"ph": "C", "pid": {rank}, "name": "memory", "ts": {float(at[i])!r}, '

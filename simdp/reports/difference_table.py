@@ -31,32 +31,40 @@ MAX_KEYS = 24  # keys of the table; the JSON has all
 Columns = list[tuple[str, bool]]
 
 
-def table(found: Difference) -> RenderableType:
+def table(difference: Difference) -> RenderableType:
     """Write a difference of at least one point."""
-    told = [line for one in words(found) for line in wrap(one, WIDTH, subsequent_indent="    ")]
-    tables = [part for section in sections(found) for part in narrow_tables(section)]
-    foot = [line for one in remarks(found) for line in wrap(one, WIDTH, subsequent_indent="  ")]
-    return Group(Text("\n".join(told)), *tables, *map(Text, foot))
+    written = [
+        line
+        for paragraph in words(difference)
+        for line in wrap(paragraph, WIDTH, subsequent_indent="    ")
+    ]
+    tables = [part for section in sections(difference) for part in narrow_tables(section)]
+    foot = [
+        line
+        for paragraph in remarks(difference)
+        for line in wrap(paragraph, WIDTH, subsequent_indent="  ")
+    ]
+    return Group(Text("\n".join(written)), *tables, *map(Text, foot))
 
 
-def words(found: Difference) -> list[str]:
+def words(difference: Difference) -> list[str]:
     """Explain the difference, a line per cause, the largest first."""
-    if len(found.points) > 1:
-        return [headline(found), *map(_line_of_point, found.points)]
-    return [headline(found), *explanation(found.points[0])]
+    if len(difference.points) > 1:
+        return [headline(difference), *map(_line_of_point, difference.points)]
+    return [headline(difference), *explanation(difference.points[0])]
 
 
-def headline(found: Difference) -> str:
+def headline(difference: Difference) -> str:
     """Write how much longer a step is in B."""
-    names = f"{found.a.name} -> {found.b.name}"
-    if len(found.points) == 1:
-        return f"{names}: step {_from_to(found.points[0])}"
-    longer = sum(point.seconds > LEAST * point.a_s for point in found.points)
-    shorter = sum(point.seconds < -LEAST * point.a_s for point in found.points)
-    same = len(found.points) - longer - shorter
+    names = f"{difference.a.name} -> {difference.b.name}"
+    if len(difference.points) == 1:
+        return f"{names}: step {_from_to(difference.points[0])}"
+    longer = sum(point.seconds > LEAST * point.a_s for point in difference.points)
+    shorter = sum(point.seconds < -LEAST * point.a_s for point in difference.points)
+    same = len(difference.points) - longer - shorter
     counts = ((longer, "longer"), (shorter, "shorter"), (same, "the same"))
-    said = ", ".join(f"{count} {word}" for count, word in counts if count)
-    return f"{names}: steps of {len(found.points)} points: {said}"
+    counted = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return f"{names}: steps of {len(difference.points)} points: {counted}"
 
 
 def explanation(point: PointDifference) -> list[str]:
@@ -78,39 +86,39 @@ def explanation(point: PointDifference) -> list[str]:
 
 def part_in_words(part: PartChange, point: PointDifference) -> str:
     """Write one part's change, with the keys or the evidence that explain it."""
-    said = f"{NAMES[part.part]} {signed(part.seconds)}"
-    changed = [change_in_words(one) for one in point.keys if one.key in part.keys]
-    said += f" ({'; '.join(changed)})" if changed else ""
-    return joined([said, *part.evidence])
+    text = f"{NAMES[part.part]} {signed(part.seconds)}"
+    changed = [change_in_words(change) for change in point.keys if change.key in part.keys]
+    text += f" ({'; '.join(changed)})" if changed else ""
+    return joined([text, *part.evidence])
 
 
-def change_in_words(one: KeyChange) -> str:
+def change_in_words(change: KeyChange) -> str:
     """Write a key with both values."""
-    before, after = values(one)
-    return f"{short_key(one.key)} {before} -> {after}"
+    before, after = values(change)
+    return f"{short_key(change.key)} {before} -> {after}"
 
 
 def _line_of_point(point: PointDifference) -> str:
-    said = f"  {label(point.set)}: {_from_to(point)}"
+    line = f"  {label(point.set)}: {_from_to(point)}"
     first = point.parts[0]
     more = abs(first.seconds) > LEAST * point.a_s
-    return said + (f": {part_in_words(first, point)}" if more else "")
+    return line + (f": {part_in_words(first, point)}" if more else "")
 
 
 def label(chosen: dict[str, Any]) -> str:
     """Name a point by the keys that it sets."""
-    each = [f"{short_key(key)}: {written(value)}" for key, value in chosen.items()]
-    return ", ".join(each) or "the run"
+    settings = [f"{short_key(key)}: {written(value)}" for key, value in chosen.items()]
+    return ", ".join(settings) or "the run"
 
 
 def _from_to(point: PointDifference) -> str:
-    said = f"{seconds(point.a_s)} -> {seconds(point.b_s)}"
+    times = f"{seconds(point.a_s)} -> {seconds(point.b_s)}"
     if abs(point.seconds) <= LEAST * point.a_s:
-        return f"{said}, the same"
+        return f"{times}, the same"
     if point.a_s and point.b_s >= 2 * point.a_s:
-        return f"{said}, {signed(point.seconds)} ({point.b_s / point.a_s:.3g} times as long)"
+        return f"{times}, {signed(point.seconds)} ({point.b_s / point.a_s:.3g} times as long)"
     word = "longer" if point.seconds > 0 else "shorter"
-    return f"{said}, {signed(point.seconds)} ({percent(abs(point.seconds) / point.a_s)} {word})"
+    return f"{times}, {signed(point.seconds)} ({percent(abs(point.seconds) / point.a_s)} {word})"
 
 
 def signed(value: float) -> TableCell:
@@ -118,12 +126,12 @@ def signed(value: float) -> TableCell:
     return figures.signed_seconds(value, TINY)
 
 
-def sections(found: Difference) -> Iterator[Table]:
+def sections(difference: Difference) -> Iterator[Table]:
     """Make the tables that have rows."""
-    if len(found.points) > 1:
-        made = [_points(found.points), _common_keys(found.points)]
+    if len(difference.points) > 1:
+        made = [_points(difference.points), _common_keys(difference.points)]
     else:
-        (point,) = found.points
+        (point,) = difference.points
         keys = _keys("keys that differ", point.keys, point.rest_s)
         made = [_parts(point), keys, _figures(point)]
     for title, columns, rows in made:
@@ -136,7 +144,7 @@ def _parts(point: PointDifference) -> tuple[str, Columns, list[list[str]]]:
     columns = [("per step", False), ("A", True), ("B", True), ("B - A", True), ("of it", True)]
     rows = [["step time", *_times(point.a_s, point.b_s, scale), ""]]
     order = list(NAMES)
-    for part in sorted(point.parts, key=lambda one: order.index(one.part)):
+    for part in sorted(point.parts, key=lambda part_change: order.index(part_change.part)):
         changed = min(abs(part.seconds), abs(point.seconds)) > TINY
         of = percent(part.seconds / point.seconds) if changed else "-"
         rows.append([f"  {NAMES[part.part]}", *_times(part.a, part.b, scale), of])
@@ -154,9 +162,9 @@ def _change(value: float, scale: float) -> TableCell:
 def _figures(point: PointDifference) -> tuple[str, Columns, list[list[str]]]:
     columns = [("", False), ("A", True), ("B", True), ("B / A", True)]
     rows = []
-    for one in point.figures:
-        ratio = one.b / one.a if one.a and one.b is not None else None
-        rows.append([one.name, figure(one, one.a), figure(one, one.b), _times_as(ratio)])
+    for row in point.figures:
+        ratio = row.b / row.a if row.a and row.b is not None else None
+        rows.append([row.name, figure(row, row.a), figure(row, row.b), _times_as(ratio)])
     return "beside it", columns, rows
 
 
@@ -173,23 +181,25 @@ def _keys(
     title: str, keys: Sequence[KeyChange], rest: float | None
 ) -> tuple[str, Columns, list[list[str]]]:
     columns: Columns = [("key", False), ("A", False), ("B", False)]
-    known = any(one.seconds is not None for one in keys)
+    known = any(change.seconds is not None for change in keys)
     columns += [("by itself", True)] * known
-    rows = [[one.key, *values(one), *[by_itself(one)] * known] for one in keys[:MAX_KEYS]]
+    rows = [
+        [change.key, *values(change), *[by_itself(change)] * known] for change in keys[:MAX_KEYS]
+    ]
     if rest is not None and len(keys) > 1:
         rows.append(["the rest", "", "", signed(rest)])
     return title, columns, rows
 
 
-def by_itself(one: KeyChange) -> TableCell:
+def by_itself(change: KeyChange) -> TableCell:
     """Write a key's own effect on a step; both estimates if they differ."""
-    ways = [way for way in (one.from_a, one.to_b) if way is not None]
-    said = list(dict.fromkeys(map(signed, ways)))
-    known = " or ".join(said)
-    value = said[0].value if said else None
-    if not one.together:
+    ways = [way for way in (change.from_a, change.to_b) if way is not None]
+    effects = list(dict.fromkeys(map(signed, ways)))
+    known = " or ".join(effects)
+    value = effects[0].value if effects else None
+    if not change.together:
         return TableCell(known or "-", value)
-    words = [*[known] * bool(known), "with", ", ".join(map(short_key, one.together))]
+    words = [*[known] * bool(known), "with", ", ".join(map(short_key, change.together))]
     return TableCell(" ".join(words), value)
 
 
@@ -198,11 +208,13 @@ def _points(points: Sequence[PointDifference]) -> tuple[str, Columns, list[list[
     keys = list(dict.fromkeys(key for point in points for key in point.set))
     columns: Columns = [(short_key(key), False) for key in keys]
     columns += [("A", True), ("B", True), ("B - A", True), ("B / A", True)]
-    parts = [part for part in NAMES if any(part == one.part for one in points[0].parts)]
+    parts = [
+        part for part in NAMES if any(part == part_change.part for part_change in points[0].parts)
+    ]
     columns += [(PARTS.get(part, NAMES[part]), True) for part in parts]
     rows = []
     for point in points:
-        by_name = {one.part: one.seconds for one in point.parts}
+        by_name = {part_change.part: part_change.seconds for part_change in point.parts}
         rows.append(
             [
                 *(written(point.set.get(key)) for key in keys),
@@ -217,42 +229,46 @@ def _points(points: Sequence[PointDifference]) -> tuple[str, Columns, list[list[
 def _common_keys(points: Sequence[PointDifference]) -> tuple[str, Columns, list[list[str]]]:
     """List the keys that differ at every point in the same way, without effects."""
     shared = [
-        KeyChange(one.key, one.a, one.b)
-        for one in points[0].keys
-        if all((one.key, one.a, one.b) in [(k.key, k.a, k.b) for k in p.keys] for p in points)
+        KeyChange(change.key, change.a, change.b)
+        for change in points[0].keys
+        if all(
+            (change.key, change.a, change.b) in [(k.key, k.a, k.b) for k in p.keys] for p in points
+        )
     ]
     return _keys("keys that differ at every point", shared, None)
 
 
-def remarks(found: Difference) -> list[str]:
+def remarks(difference: Difference) -> list[str]:
     """Explain the columns, and list notes."""
-    lines = [f"A: {found.a.name}; B: {found.b.name}"]
-    simulated = (k.seconds is not None for p in found.points if len(p.keys) > 1 for k in p.keys)
-    if len(found.points) == 1 and any(simulated):
+    lines = [f"A: {difference.a.name}; B: {difference.b.name}"]
+    simulated = (
+        k.seconds is not None for p in difference.points if len(p.keys) > 1 for k in p.keys
+    )
+    if len(difference.points) == 1 and any(simulated):
         lines.append(
             "by itself: what one key adds to a step, simulated both ways: A with the value of B "
             "less A, or B less B with the value of A; the rest: several together, and luck"
         )
-    for side, only in ((found.a, found.only_a), (found.b, found.only_b)):
+    for side, only in ((difference.a, difference.only_a), (difference.b, difference.only_b)):
         if only:
             more = f" and {len(only) - 3} more" if len(only) > 3 else ""
             lines.append(f"only in {side.name}: {'; '.join(map(label, only[:3]))}{more}")
-    most = max(len(point.keys) for point in found.points)
+    most = max(len(point.keys) for point in difference.points)
     if most > MAX_KEYS:
         lines.append(f"{most} keys differ; all are in --json")
-    return [*lines, *found.notes]
+    return [*lines, *difference.notes]
 
 
-def values(one: KeyChange) -> tuple[str, str]:
+def values(change: KeyChange) -> tuple[str, str]:
     """Write a key's two values; of different kinds or names only these."""
-    a, b = one.a, one.b
+    a, b = change.a, change.b
     for key in ("kind", "name"):
-        told = [value.get(key) if isinstance(value, dict) else None for value in (a, b)]
-        if told[0] != told[1]:
-            return str(told[0] or _shown(a)), str(told[1] or _shown(b))
+        kinds = [value.get(key) if isinstance(value, dict) else None for value in (a, b)]
+        if kinds[0] != kinds[1]:
+            return str(kinds[0] or _shown(a)), str(kinds[1] or _shown(b))
     return _shown(a), _shown(b)
 
 
 def _shown(value: Any) -> str:
-    said = written(value)
-    return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 4]} ..."
+    text = written(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]} ..."

@@ -39,11 +39,11 @@ def names(points: Sequence[JobRuns]) -> list[str]:
 def _short(value: Any, values: Sequence[Any]) -> Any:
     if not isinstance(value, Mapping):
         return value
-    alike = [v for v in values if isinstance(v, Mapping) and v.get("kind") == value.get("kind")]
+    same_kind = [v for v in values if isinstance(v, Mapping) and v.get("kind") == value.get("kind")]
     return {
         key: of
         for key, of in value.items()
-        if key == "kind" or any(other.get(key) != of for other in alike)
+        if key == "kind" or any(other.get(key) != of for other in same_kind)
     }
 
 
@@ -131,9 +131,9 @@ class TimePart(NamedTuple):
     value: float
 
 
-def _spread(name: str, found: Spread, write: object) -> list[str]:
+def _spread(name: str, spread: Spread, write: object) -> list[str]:
     assert callable(write)
-    return [name, *(write(value) for value in (found.mean, found.p50, found.p90, found.p99))]
+    return [name, *(write(value) for value in (spread.mean, spread.p50, spread.p90, spread.p99))]
 
 
 def _several(study: JobStudy) -> RenderableType:
@@ -188,10 +188,10 @@ def first_done(study: JobStudy) -> list[str]:
     ties = [i for i, job in enumerate(points) if i != best and job.is_tie(first)]
     if not ties:
         return [f"{lead}; {good}"]
-    each = [f"{called[i]} ({long_time(points[i].finish_s.mean)})" for i in (best, *ties)]
+    tied = [f"{called[i]} ({long_time(points[i].finish_s.mean)})" for i in (best, *ties)]
     error = long_time(first.mean_error_s)
-    said = f"{', '.join(each[:-1])} and {each[-1]}: no difference beyond the noise of"
-    lines = [f"{said} {runs_of(first)} (standard error of a mean {error})."]
+    sentence = f"{', '.join(tied[:-1])} and {tied[-1]}: no difference beyond the noise of"
+    lines = [f"{sentence} {runs_of(first)} (standard error of a mean {error})."]
     if len(ties) + 1 < len(points):
         lines.append("All others take longer.")
     return [*lines, f"Of the first, {good}"]
@@ -228,14 +228,14 @@ def foot(study: JobStudy, job: JobRuns) -> Iterator[str]:
         yield f"done within {long_time(study.until_s)}: {percent(job.chance_to_finish)} of the runs"
     failures = f"{job.num_failures:.4g} failures in a run"
     yield failures + (f", one every {long_time(job.mttf_s)}" if job.mttf_s else "")
-    said = f"assumed: {given['num_steps']:,.0f} steps of {given['step_s']:.4g} s on "
-    said += f"{given['num_nodes']} node{'s' if given['num_nodes'] > 1 else ''}"
+    line = f"assumed: {given['num_steps']:,.0f} steps of {given['step_s']:.4g} s on "
+    line += f"{given['num_nodes']} node{'s' if given['num_nodes'] > 1 else ''}"
     if given["interval_s"] is not None:
         behind = given["background_s"]
-        said += f"; a checkpoint every {long_time(given['interval_s'])} of training"
-        said += f" ({given['interval_steps']} steps), which holds it up for "
-        said += f"{given['blocking_s']:.3g} s" + (f", {behind:.3g} s behind it" if behind else "")
-        said += f"; {given['load_s']:.3g} s to load it"
+        line += f"; a checkpoint every {long_time(given['interval_s'])} of training"
+        line += f" ({given['interval_steps']} steps), which holds it up for "
+        line += f"{given['blocking_s']:.3g} s" + (f", {behind:.3g} s behind it" if behind else "")
+        line += f"; {given['load_s']:.3g} s to load it"
     if given.get("mttf_s") and "guarded_mttf_s" in given and given["interval_s"] is not None:
         yield from _guarded(given)
     if job.cost_usd is not None and given["price_date"]:
@@ -247,7 +247,7 @@ def foot(study: JobStudy, job: JobRuns) -> Iterator[str]:
         yield from _training(job.trained)
     recovery = given["recovery"]
     times = [f"{key} {value}" for key, value in recovery.items() if key not in ("kind", "load")]
-    yield f"{said}; {recovery['kind']} with {', '.join(times)}"
+    yield f"{line}; {recovery['kind']} with {', '.join(times)}"
 
 
 def _guarded(given: Mapping[str, Any]) -> Iterator[str]:
@@ -262,11 +262,11 @@ def _guarded(given: Mapping[str, Any]) -> Iterator[str]:
 
 def _training(trained: Result) -> Iterator[str]:
     """Write the samples and the final loss of the first run."""
-    told, losses = trained.participation or {}, trained.metrics["loss"]
+    participation, losses = trained.participation or {}, trained.metrics["loss"]
     missed = {
-        "were repeated": told.get("repeated", 0),
-        "were passed over": told.get("uncommitted", 0),
+        "were repeated": participation.get("repeated", 0),
+        "were passed over": participation.get("uncommitted", 0),
     }
-    said = [f"{count:,} {what}" for what, count in missed.items() if count]
-    samples = f"the first run trained on {told.get('counted', 0):,} samples"
-    yield ", ".join([samples, *said, f"to a loss of {losses[-1]:.6g}"])
+    counts = [f"{count:,} {what}" for what, count in missed.items() if count]
+    samples = f"the first run trained on {participation.get('counted', 0):,} samples"
+    yield ", ".join([samples, *counts, f"to a loss of {losses[-1]:.6g}"])

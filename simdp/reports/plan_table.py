@@ -35,45 +35,45 @@ REASONS = {
 }
 
 
-def table(found: PlanResult) -> RenderableType:
+def table(plan: PlanResult) -> RenderableType:
     """Write a plan with its options, or with the nearest one."""
-    if found.nearest is not None:
-        head = f"nothing meets the limits; the nearest, {found.nearest.why}"
-        lines = [*_changes(found, [found.nearest]), *_foot(found)]
-        return Group(_options(head, found, [found.nearest]), Text("\n".join(lines)))
-    best = found.best[0]
+    if plan.nearest is not None:
+        head = f"nothing meets the limits; the nearest, {plan.nearest.why}"
+        lines = [*_changes(plan, [plan.nearest]), *_foot(plan)]
+        return Group(_options(head, plan, [plan.nearest]), Text("\n".join(lines)))
+    best = plan.best[0]
     lines = [f"why: {best.why}", f"limited by: {_limit(best)}"]
-    lines += [f"order: {found.order}"] if found.order else []
-    lines += [f"chance: {line}" for line in chances(found)]
-    lines += same_training(found)
-    shown = spread(found.front)
+    lines += [f"order: {plan.order}"] if plan.order else []
+    lines += [f"chance: {line}" for line in chances(plan)]
+    lines += same_training(plan)
+    shown = spread(plan.front)
     head = "time, money and memory: no other is better in all three"
-    if len(shown) < len(found.front):
-        head += f" ({len(shown)} of {len(found.front)})"
-    foot = [*_changes(found, [*found.best, *shown]), *_foot(found)]
+    if len(shown) < len(plan.front):
+        head += f" ({len(shown)} of {len(plan.front)})"
+    foot = [*_changes(plan, [*plan.best, *shown]), *_foot(plan)]
     return Group(
-        _options(f"the {found.goal}, and what comes next", found, found.best),
+        _options(f"the {plan.goal}, and what comes next", plan, plan.best),
         filled(lines),
         Text(""),
-        _options(head, found, shown),
+        _options(head, plan, shown),
         Text("\n".join(foot)),
     )
 
 
-def _options(title: str, found: PlanResult, options: Sequence[Option]) -> RenderableType:
+def _options(title: str, plan: PlanResult, options: Sequence[Option]) -> RenderableType:
     """Write a row per option, and the common settings below."""
     keys = list(dict.fromkeys(key for option in options for key in option.set))
-    alike = [key for key in keys if len({written(o.set.get(key)) for o in options}) == 1]
+    common = [key for key in keys if len({written(o.set.get(key)) for o in options}) == 1]
     if len(options) == 1:
-        alike = []
-    own = [key for key in keys if key not in alike]
+        common = []
+    own = [key for key in keys if key not in common]
     heads = [("#", True), *((_head(key), False) for key in own)]
     heads += [(name, True) for name in ("step", "to end", "USD", "kWh", "memory")]
     has_chance = any(option.chance_to_meet is not None for option in options)
     heads += [("in time", True)] if has_chance else []
     rows = [
         [
-            f"{found.number(option)}{MARK if option.changes_training else ''}",
+            f"{plan.number(option)}{MARK if option.changes_training else ''}",
             *(written(option.set.get(key)) for key in own),
             duration(option.step_time_s),
             duration(option.finish_s),
@@ -85,10 +85,10 @@ def _options(title: str, found: PlanResult, options: Sequence[Option]) -> Render
         for option in options
     ]
     made = wide_table(table_of(title, heads, rows))
-    if not alike:
+    if not common:
         return made
-    said = ", ".join(f"{short_key(key)}: {written(options[0].set[key])}" for key in alike)
-    return Group(made, Text(fill(f"all: {said}", WIDTH)))
+    settings = ", ".join(f"{short_key(key)}: {written(options[0].set[key])}" for key in common)
+    return Group(made, Text(fill(f"all: {settings}", WIDTH)))
 
 
 MARK = "*"  # behind the number of an option that changes the training itself
@@ -103,12 +103,12 @@ def likely(chance: float | None) -> str:
     return f"{min(max(100 * chance, 1.0), 99.0):.0f} %"
 
 
-def chances(found: PlanResult) -> Iterator[str]:
+def chances(plan: PlanResult) -> Iterator[str]:
     """Write the probability that the best option meets the limits."""
-    best = found.best[0]
+    best = plan.best[0]
     if best.chance_to_meet is None:
         return
-    limits = " and ".join(name for name in found.limits if name != "memory")
+    limits = " and ".join(name for name in plan.limits if name != "memory")
     line = f"number 1 meets the {limits} with {likely(best.chance_to_meet)}"
     if best.low_s is None or best.chance_by_luck is None:
         yield f"{line}, as runs differ"
@@ -117,8 +117,8 @@ def chances(found: PlanResult) -> Iterator[str]:
             f"{line}, by the 90 % interval of a step and as runs differ; if a step takes exactly "
             f"{duration(best.step_time_s)}, with {likely(best.chance_by_luck)}"
         )
-    if found.sure is not None:
-        yield f"options listed meet them with {likely(found.sure)} at least (--sure)"
+    if plan.sure is not None:
+        yield f"options listed meet them with {likely(plan.sure)} at least (--sure)"
     elif best.chance_to_meet < LIKELY:
         yield f"for options that meet them with 90 % at least, add --sure {100 * LIKELY:.0f}%"
 
@@ -126,33 +126,33 @@ def chances(found: PlanResult) -> Iterator[str]:
 LIKELY = 0.9  # probability below which a plan suggests ``--sure``
 
 
-def changes_of(found: PlanResult, options: Sequence[Option]) -> dict[str, list[int]]:
+def changes_of(plan: PlanResult, options: Sequence[Option]) -> dict[str, list[int]]:
     """List changes of the training itself, with the numbers of their options."""
     groups: dict[str, list[int]] = {}
     for option in options:
         for change in option.changes_training:
             numbers = groups.setdefault(change, [])
-            if found.number(option) not in numbers:
-                numbers.append(found.number(option))
+            if plan.number(option) not in numbers:
+                numbers.append(plan.number(option))
     return {change: sorted(numbers) for change, numbers in groups.items()}
 
 
-def same_training(found: PlanResult) -> Iterator[str]:
+def same_training(plan: PlanResult) -> Iterator[str]:
     """Name the best option with unchanged training, if the best one changes it."""
-    if not found.best or not found.best[0].changes_training:
+    if not plan.best or not plan.best[0].changes_training:
         return
-    same = [one for one in (*found.best, *found.front) if not one.changes_training]
+    same = [option for option in (*plan.best, *plan.front) if not option.changes_training]
     if not same:
         yield "all options listed change the training"
         return
     first = same[0]
-    said = f"the best that trains as the scenario does is number {found.number(first)}"
-    yield f"{said}: {first.label}"
+    sentence = f"the best that trains as the scenario does is number {plan.number(first)}"
+    yield f"{sentence}: {first.label}"
 
 
-def _changes(found: PlanResult, options: Sequence[Option]) -> Iterator[str]:
+def _changes(plan: PlanResult, options: Sequence[Option]) -> Iterator[str]:
     """List the changes of the training, a line each."""
-    groups = changes_of(found, options)
+    groups = changes_of(plan, options)
     if groups:
         yield fill(f"{MARK} changes the training, so that the loss may be another one:", WIDTH)
     for change, numbers in groups.items():
@@ -183,33 +183,33 @@ def spread(options: Sequence[Option]) -> Sequence[Option]:
     return [options[round(i * last / (MAX_FRONT - 1))] for i in range(MAX_FRONT)]
 
 
-def _foot(found: PlanResult) -> Iterator[str]:
-    if found.limits:
-        said = ", ".join(f"{name} {limit_written(name, v)}" for name, v in found.limits.items())
-        binds = f"; {found.binding} binds" if found.binding else "; none binds"
-        yield fill(f"limits: {said}{binds}", WIDTH)
-    elif found.binding:
-        yield fill(f"{found.binding} binds", WIDTH)
+def _foot(plan: PlanResult) -> Iterator[str]:
+    if plan.limits:
+        limits = ", ".join(f"{name} {limit_written(name, v)}" for name, v in plan.limits.items())
+        binds = f"; {plan.binding} binds" if plan.binding else "; none binds"
+        yield fill(f"limits: {limits}{binds}", WIDTH)
+    elif plan.binding:
+        yield fill(f"{plan.binding} binds", WIDTH)
     yield fill("batch: samples per GPU and micro-step; x: micro-steps per step", WIDTH)
-    pruned = why_not(found.pruned)
+    pruned = why_not(plan.pruned)
     rest = f"; of the others {pruned}" if pruned else ""
-    yield fill(f"{found.num_points:,} points, {found.num_simulated:,} simulated{rest}", WIDTH)
-    reasons = why_infeasible(found)
+    yield fill(f"{plan.num_points:,} points, {plan.num_simulated:,} simulated{rest}", WIDTH)
+    reasons = why_infeasible(plan)
     for row in reasons[:MAX_REASONS]:
         yield fill(f"  {infeasible_written(row)}", WIDTH, subsequent_indent="    ")
     if len(reasons) > MAX_REASONS:
         more = sum(row["count"] for row in reasons[MAX_REASONS:])
         yield f"  {more:,}: other reasons, which are in plan.json"
-    for note in found.notes:
+    for note in plan.notes:
         yield fill(note, WIDTH)
 
 
 MAX_REASONS = 6  # reasons of infeasible points that are shown; plan.json has all
 
 
-def why_infeasible(found: PlanResult) -> list[dict[str, Any]]:
+def why_infeasible(plan: PlanResult) -> list[dict[str, Any]]:
     """List the reasons of infeasible points, without those that miss a limit of the command."""
-    return [row for row in found.infeasible if not str(row["option"]).startswith(LIMIT_OPTIONS)]
+    return [row for row in plan.infeasible if not str(row["option"]).startswith(LIMIT_OPTIONS)]
 
 
 LIMIT_OPTIONS = ("--deadline", "--budget", "--energy", "--max-memory")

@@ -52,11 +52,11 @@ def changes(*columns: Array) -> Bools:
 def waited(columns: Columns) -> Bools:
     """Mark the spans of collectives that begin with a wait; ``columns`` are in order."""
     rank, lane, name, activity = (columns[key] for key in ("rank", "lane", "name", "activity"))
-    found = np.zeros(len(rank), dtype=bool)
+    is_late = np.zeros(len(rank), dtype=bool)
     same = (rank[1:] == rank[:-1]) & (lane[1:] == lane[:-1]) & (name[1:] == name[:-1])
     same &= columns["start"][1:] == columns["end"][:-1]
-    found[1:] = same & (activity[:-1] == WAIT) & (activity[1:] == COMM)
-    return found
+    is_late[1:] = same & (activity[:-1] == WAIT) & (activity[1:] == COMM)
+    return is_late
 
 
 def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[RankSpan]]]:
@@ -72,11 +72,11 @@ def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[Rank
     lengths = [len(block.ranks) for block in blocks]
     columns = columns_of(blocks)
     columns["block"] = np.repeat(np.arange(len(blocks)), lengths)
-    asked = [
+    launched = [
         b.asked if isinstance(b.asked, np.ndarray) else np.full(n, b.asked)
         for b, n in zip(blocks, lengths, strict=True)
     ]
-    columns["asked"] = np.concatenate(asked)
+    columns["asked"] = np.concatenate(launched)
     columns = _whole(columns)
     for rank in ranks:
         first, end = np.searchsorted(columns["rank"], [rank, rank + 1])
@@ -94,10 +94,10 @@ def _whole(columns: Columns) -> Columns:
     kept = np.ones(len(order), dtype=bool)
     kept[at - 1] = False
     columns = {key: column[kept] for key, column in columns.items()}
-    asked: Floats = np.fmin(columns["asked"], columns["start"])
+    launched: Floats = np.fmin(columns["asked"], columns["start"])
     is_work = columns["lane"] == COMPUTE_LANE
     # Order at one instant: spans that end, the launched collective, spans that begin.
-    order = np.lexsort([columns["end"], columns["start"], is_work, asked, columns["rank"]])
+    order = np.lexsort([columns["end"], columns["start"], is_work, launched, columns["rank"]])
     return {key: column[order] for key, column in columns.items()}
 
 
@@ -135,14 +135,14 @@ def _stragglers(result: Result) -> dict[int, str]:
     cluster = result.scenario["cluster"]
     listed: list[dict[str, Any]] = cluster.get("stragglers") or []
     per_node = (cluster.get("devices_per_node") or 0) * cluster.get("ranks_per_device", 1)
-    found = [
+    slow_ranks = [
         (rank, straggler.get("factor"))
         for straggler in listed
         for rank in _ranks_of(straggler, per_node or result.world_size)
         if rank < result.world_size and straggler.get("factor") != 1
     ]
-    found.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
-    return {rank: f" · {factor:g}×" if factor else "" for rank, factor in found}
+    slow_ranks.sort(key=lambda pair: (-(pair[1] or 0.0), pair[0]))
+    return {rank: f" · {factor:g}×" if factor else "" for rank, factor in slow_ranks}
 
 
 def _ranks_of(straggler: dict[str, Any], per_node: int) -> Iterable[int]:

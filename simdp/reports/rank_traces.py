@@ -169,7 +169,7 @@ class RankEvents:
         )
 
     def _kernels(
-        self, row: RankSpan, tid: int, said: str, args: str = "", how: str = "cudaLaunchKernel"
+        self, row: RankSpan, tid: int, name: str, args: str = "", how: str = "cudaLaunchKernel"
     ) -> tuple[int, int]:
         """Split a span into its kernels and launch them; return the host's begin and end [ns]."""
         kernels = self.facts.of(self.rank, row.activity, row.name)
@@ -195,7 +195,7 @@ class RankEvents:
                 began = begin if began < 0 else began
             more = f'"External id": {self._external}{args}'
             number = self._graph if in_graph else self._number
-            self._on_device(category, said, STREAM, start, stop, number, more)
+            self._on_device(category, name, STREAM, start, stop, number, more)
         self._free = row.end
         return (began if began >= 0 else self._host), self._host
 
@@ -207,13 +207,13 @@ class RankEvents:
 
     def _compute(self, row: RankSpan) -> None:
         """Add the work of a layer, or other compute."""
-        op, node, said = self._words(row)
+        op, node, kernel_name = self._words(row)
         is_backward = row.activity == "backward"
         again = row.activity == "forward" and self._pass == "backward"
         again &= row.name not in self._first
         tid = self.autograd if is_backward or again else self.main
         args = f', "layer": {quoted(row.name)}'
-        begin, end = self._kernels(row, tid, said, args)
+        begin, end = self._kernels(row, tid, kernel_name, args)
         self._pass = row.activity
         name = f'"External id": {self._external}{args}'
         if is_backward:
@@ -237,11 +237,11 @@ class RankEvents:
         key = row.activity, row.name
         if key not in self._said:
             kind = self.facts.layers.get(row.name, row.activity)
-            said = f"{kind}_{row.activity}" if kind != row.activity else kind
+            kernel_name = f"{kind}_{row.activity}" if kind != row.activity else kind
             self._said[key] = (
                 trace_names.operator(kind),
                 trace_names.node(kind),
-                quoted(said.replace("sync", "synchronised")),
+                quoted(kernel_name.replace("sync", "synchronised")),
             )
         return self._said[key]
 
@@ -308,25 +308,25 @@ class RankEvents:
                 self._between_devices(row, begin, end, args)
                 return
             sent = known or CollectiveTraffic()
-            said = json.dumps(self._fields(call, sent))[1:-1]
+            fields = json.dumps(self._fields(call, sent))[1:-1]
             if annotation := self.names.annotations.get(call.collective):
                 self._annotate(annotation, begin, end)
-            self._add("cpu_op", "record_param_comms", tid, begin, end, f"{args}, {said}")
+            self._add("cpu_op", "record_param_comms", tid, begin, end, f"{args}, {fields}")
             self._add("user_annotation", annotated(call), tid, begin, end, args)
-            args = f"{args}, {said}"
+            args = f"{args}, {fields}"
         self._called("cudaLaunchKernelExC", tid, begin, end, self._number, self._external)
-        said = quoted(kernel(call, sent))
+        fields = quoted(kernel(call, sent))
         stream = STREAM + row.stream
         args = f'{args}, "what": {quoted(row.name)}'
-        self._on_device("kernel", said, stream, row.start, row.end, self._number, args)
+        self._on_device("kernel", fields, stream, row.start, row.end, self._number, args)
 
     def _between_devices(self, row: RankSpan, begin: int, end: int, args: str) -> None:
         """Add a copy between the devices of one process, without NCCL."""
         self._called("cudaMemcpyAsync", self.main, begin, end, self._number, self._external)
-        said = '"Memcpy PtoP (Device -> Device)"'
+        name = '"Memcpy PtoP (Device -> Device)"'
         args = f'{args}, "bytes": {int(row.nbytes)}, "what": {quoted(row.name)}'
         place = STREAM + row.stream, row.start, row.end, self._number
-        self._on_device("gpu_memcpy", said, *place, args)
+        self._on_device("gpu_memcpy", name, *place, args)
 
     def _fields(self, call: CallSize, sent: CollectiveTraffic) -> dict[str, object]:
         group = self.groups.get(sent.group)
@@ -426,8 +426,8 @@ def chosen_ranks(world_size: int, ranks: Sequence[int] | None) -> list[int]:
     chosen = sorted(set(range(n) if ranks is None else ranks))
     missing = [rank for rank in chosen if not 0 <= rank < n]
     if missing or not chosen:
-        said = f"there is no rank {missing[0]}" if missing else "no rank is named"
-        raise ScenarioError(f"traces: {said}; the run has ranks 0 to {n - 1}.")
+        problem = f"there is no rank {missing[0]}" if missing else "no rank is named"
+        raise ScenarioError(f"traces: {problem}; the run has ranks 0 to {n - 1}.")
     return chosen
 
 
@@ -477,13 +477,13 @@ def _names(result: Result) -> SpanNames:
 
 def _groups(result: Result, facts: LaunchedKernels, rank: int) -> dict[str, TracedGroup]:
     """List the process groups of a rank: that of all, then those of its strategy, numbered."""
-    found = {"": TracedGroup("0", "default_pg", np.arange(result.world_size))}
+    groups = {"": TracedGroup("0", "default_pg", np.arange(result.world_size))}
     first = 1
     for name, ranks in facts.groups.items():
         for number in np.flatnonzero((ranks == rank).any(axis=1)).tolist():
-            found[name] = TracedGroup(str(first + number), name, ranks[number])
+            groups[name] = TracedGroup(str(first + number), name, ranks[number])
         first += len(ranks)
-    return found
+    return groups
 
 
 def _head(result: Result, facts: LaunchedKernels, rank: int, groups: dict[str, TracedGroup]) -> str:
@@ -501,7 +501,7 @@ def _head(result: Result, facts: LaunchedKernels, rank: int, groups: dict[str, T
         }
         for group in groups.values()
     ]
-    said = {
+    head = {
         "schemaVersion": 1,
         "deviceProperties": [device],
         "distributedInfo": {
@@ -522,7 +522,7 @@ def _head(result: Result, facts: LaunchedKernels, rank: int, groups: dict[str, T
             **machine_name(result),
         },
     }
-    return ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in said.items())
+    return ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
 
 
 def _meta(rank: int, facts: LaunchedKernels, rows: list[RankSpan]) -> Iterator[str]:

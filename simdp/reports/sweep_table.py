@@ -81,7 +81,7 @@ def sweep_cells(study: Study) -> tuple[int, dict[str, list[TableCell]]]:
     cells |= columns
     billed = _billed(study)
     for name, tell in answers.columns(billed).items():
-        cells[name] = [tell(one) for one in billed]
+        cells[name] = [tell(bill) for bill in billed]
     best, rates, _ = best_point(study)
     if best is not None:
         cells["speed-up"] = [
@@ -285,7 +285,7 @@ def _width(cells: Mapping[str, Sequence[str]], keys: Sequence[str] = (), longest
 
 def _room_for_keys(cells: Mapping[str, Sequence[str]], num_keys: int) -> list[int]:
     """Shrink the widest key columns until the table fits."""
-    room = [_longest(*one) for one in list(cells.items())[:num_keys]]
+    room = [_longest(*column) for column in list(cells.items())[:num_keys]]
     excess = _width(cells) - (WIDTH - 1)
     while excess > 0 and max(room) > LEAST_KEY:
         room[room.index(max(room))] -= 1
@@ -304,30 +304,30 @@ LEGEND = {
 }
 
 
-def fitting_table(found: Fitting) -> RenderableType:
+def fitting_table(fitting: Fitting) -> RenderableType:
     """Write the configurations that fit and those that do not; at least one row."""
-    unit, scale = figures.unit_of(row.step_time_s or 0.0 for row in found.rows)
-    columns = list(_fitting_columns(found, scale))
+    unit, scale = figures.unit_of(row.step_time_s or 0.0 for row in fitting.rows)
+    columns = list(_fitting_columns(fitting, scale))
     heads = [(head, is_number) for head, is_number, _ in columns]
-    rows = [[write(row) for *_, write in columns] for row in found.rows]
-    on = f"{found.gpus} GPU{'s' * (found.gpus > 1)} of {nbytes(found.memory_bytes)}"
-    if found.is_least:
-        on = f"the fewest GPUs of {nbytes(found.memory_bytes)}"
-    has_times = any(row.step_time_s for row in found.rows)
-    title = f"{found.model} on {on}, {found.precision}; memory in GB"
+    rows = [[write(row) for *_, write in columns] for row in fitting.rows]
+    on = f"{fitting.gpus} GPU{'s' * (fitting.gpus > 1)} of {nbytes(fitting.memory_bytes)}"
+    if fitting.is_least:
+        on = f"the fewest GPUs of {nbytes(fitting.memory_bytes)}"
+    has_times = any(row.step_time_s for row in fitting.rows)
+    title = f"{fitting.model} on {on}, {fitting.precision}; memory in GB"
     title += f", steps in {unit}" * has_times
-    samples = f"samples of {found.samples_are}" + ": nothing fits" * (not has_times)
-    if found.fitting_length:
-        samples += f"; with {found.fitting_length:,} tokens something does"
-        if found.fitting_host_bytes is not None:
-            samples += f", if a node has {figures.about(found.fitting_host_bytes)} of host memory"
+    samples = f"samples of {fitting.samples_are}" + ": nothing fits" * (not has_times)
+    if fitting.fitting_length:
+        samples += f"; with {fitting.fitting_length:,} tokens something does"
+        if fitting.fitting_host_bytes is not None:
+            samples += f", if a node has {figures.about(fitting.fitting_host_bytes)} of host memory"
     table = wide_table(table_of("", heads, rows))
-    return Group(filled([title, samples]), table, filled(_foot(found)))
+    return Group(filled([title, samples]), table, filled(_foot(fitting)))
 
 
-def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
+def _fitting_columns(fitting: Fitting, scale: float) -> Iterator[Column]:
     """Yield the columns that have values."""
-    if found.is_least:
+    if fitting.is_least:
         yield "GPUs", True, lambda row: f"{'>' if row.state == 'no' else ''}{row.gpus}"
     yield "strategy", False, lambda row: row.strategy + ADDED[row.method]
     yield "recompute", False, lambda row: row.recompute
@@ -335,13 +335,13 @@ def _fitting_columns(found: Fitting, scale: float) -> Iterator[Column]:
     yield "fits", False, _state_or_need
     yield "peak", True, lambda row: _gigabytes(row.peak_memory_bytes)
     yield "step", True, lambda row: number(row.step_time_s and row.step_time_s / scale)
-    if any(row.tokens_per_s for row in found.rows):
+    if any(row.tokens_per_s for row in fitting.rows):
         yield "tokens/s", True, lambda row: number(row.tokens_per_s, ",.0f")
     else:
         yield "samples/s", True, lambda row: number(row.samples_per_s, ",.0f")
-    if any(row.mfu for row in found.rows) and not found.is_least:
+    if any(row.mfu for row in fitting.rows) and not fitting.is_least:
         yield "MFU", True, lambda row: "-" if row.mfu is None else f"{row.mfu:.0%}"
-    if any(_price(row) for row in found.rows):
+    if any(_price(row) for row in fitting.rows):
         yield "USD/M", True, lambda row: number(_price(row), ".3g")
 
 
@@ -350,11 +350,11 @@ def _state_or_need(row: FittingRow) -> str:
     return f"needs {figures.about(row.host_memory_bytes or 0)}" if row.fits is None else row.state
 
 
-def _host_needs(found: Fitting) -> Iterator[str]:
+def _host_needs(fitting: Fitting) -> Iterator[str]:
     """Write the host memory of each method that offloads and fits the GPUs."""
-    there = found.host_memory_bytes
-    where = f", as in {found.machine}" if found.assumed and there else ""
-    for row in found.rows:
+    there = fitting.host_memory_bytes
+    where = f", as in {fitting.machine}" if fitting.assumed and there else ""
+    for row in fitting.rows:
         is_short = there is not None and (row.host_memory_bytes or 0.0) > there
         if row.host_memory_bytes is None or (row.state == "no" and not is_short):
             continue
@@ -373,15 +373,15 @@ def _price(row: FittingRow) -> float | None:
     return row.usd_per_million_tokens or row.usd_per_million_samples
 
 
-def _foot(found: Fitting) -> Iterator[str]:
-    if found.assumed is not None:
-        yield f"assumed: {found.assumed}; --machine takes others"
-    yield f"precision: {_of_precision(found.precision)}"
-    kinds = {row.method for row in found.rows}
+def _foot(fitting: Fitting) -> Iterator[str]:
+    if fitting.assumed is not None:
+        yield f"assumed: {fitting.assumed}; --machine takes others"
+    yield f"precision: {_of_precision(fitting.precision)}"
+    kinds = {row.method for row in fitting.rows}
     yield from (line for kind, line in LEGEND.items() if kind in kinds)
-    yield from dict.fromkeys(_host_needs(found))
-    yield _explained(found)
-    yield from _answer(found)
+    yield from dict.fromkeys(_host_needs(fitting))
+    yield _explained(fitting)
+    yield from _answer(fitting)
 
 
 def _of_precision(precision: str) -> str:
@@ -396,17 +396,17 @@ def _of_precision(precision: str) -> str:
     return f"{precision}: {meaning[kind]}; --precision takes another"
 
 
-def _explained(found: Fitting) -> str:
+def _explained(fitting: Fitting) -> str:
     """Explain the columns."""
-    rows = [row for row in found.rows if row.state != "no"] or found.rows
+    rows = [row for row in fitting.rows if row.state != "no"] or fitting.rows
     least = min(row.memory_low_bytes - row.peak_memory_bytes for row in rows) / 1e9
     most = max(row.memory_high_bytes - row.peak_memory_bytes for row in rows) / 1e9
-    what = "tokens" if any(row.tokens_per_s for row in found.rows) else "samples"
+    what = "tokens" if any(row.tokens_per_s for row in fitting.rows) else "samples"
     money = ""
-    if any(_price(row) for row in found.rows):
-        dated = f" of {found.price_date}" if found.price_date else ""
+    if any(_price(row) for row in fitting.rows):
+        dated = f" of {fitting.price_date}" if fitting.price_date else ""
         money = f"; USD/M: per million {what}, at list prices{dated}"
-    mfu = "; MFU: the model's own FLOPs over the GPUs' peak" if not found.is_least else ""
+    mfu = "; MFU: the model's own FLOPs over the GPUs' peak" if not fitting.is_least else ""
     return (
         "a steady step of one micro-batch per GPU; batch: its samples, by default as many as "
         "fit; peak: tensors of the fullest GPU; fits: with what CUDA, NCCL and fragments take "
@@ -414,32 +414,32 @@ def _explained(found: Fitting) -> str:
     )
 
 
-def _answer(found: Fitting) -> Iterator[str]:
+def _answer(fitting: Fitting) -> Iterator[str]:
     """Write which configuration `init` writes, or that none fits."""
-    states = {row.state for row in found.rows}
+    states = {row.state for row in fitting.rows}
     if states == {"no"}:
         more = "larger GPUs"
-        if not found.is_least:
+        if not fitting.is_least:
             more = "more GPUs (--gpus '?' finds how many), larger ones"
-        length = found.fitting_length
+        length = fitting.fitting_length
         shorter = f"--sequence-length {length}" if length else "shorter samples"
         yield f"nothing fits: take {more}, or {shorter}"
     elif "yes" not in states:
         yield "nothing fits for sure: what is tight may run out of memory"
-    if found.is_least and found.rows[0].fits:
-        yield f"the fewest that train all weights: {_named(found, 'full', 'offload')}"
-    if (row := found.chosen) is not None:
+    if fitting.is_least and fitting.rows[0].fits:
+        yield f"the fewest that train all weights: {_named(fitting, 'full', 'offload')}"
+    if (row := fitting.chosen) is not None:
         yield (
             f"init writes {row.strategy}{ADDED[row.method]}, {row.recompute}, batch "
             f"{row.microbatch}: the simplest of those within 5 % of the fastest{_inside(row)}"
         )
 
 
-def _named(found: Fitting, *methods: str) -> str:
+def _named(fitting: Fitting, *methods: str) -> str:
     """Write the least number of GPUs of each method with its strategy."""
     named = []
     for method in methods:
-        rows = [row for row in found.rows if row.method == method and row.fits]
+        rows = [row for row in fitting.rows if row.method == method and row.fits]
         if rows:
             least = min(rows, key=lambda row: row.gpus)
             named.append(f"{least.gpus} with {least.strategy}{ADDED[method]}")
@@ -463,26 +463,31 @@ EXTRAPOLATED_FOOT = (
 )
 
 
-def extrapolation_table(found: Extrapolation) -> RenderableType:
+def extrapolation_table(extrapolation: Extrapolation) -> RenderableType:
     """Write a row per point, the best of each machine, and remarks."""
-    unit, scale = figures.unit_of(point.step_time_s or 0.0 for point in found.points)
-    columns = list(_extrapolated_columns(found, scale))
+    unit, scale = figures.unit_of(point.step_time_s or 0.0 for point in extrapolation.points)
+    columns = list(_extrapolated_columns(extrapolation, scale))
     heads = [(head, is_number) for head, is_number, _ in columns]
-    rows = [[write(point) for *_, write in columns] for point in found.points]
-    one = found.recording
-    gpus = f"{one.gpus} GPU{'s' * (one.gpus > 1)}"
-    title = f"{one.source} on {gpus}: {figures.seconds(one.step_time_s)} per step; below in {unit}"
-    lines = [EXTRAPOLATED_FOOT, *best_lines(found), *(f"- {line}" for line in found.remarks)]
-    lines += [f"- {line}" for line in _impossible(found.points)]
+    rows = [[write(point) for *_, write in columns] for point in extrapolation.points]
+    recording = extrapolation.recording
+    gpus = f"{recording.gpus} GPU{'s' * (recording.gpus > 1)}"
+    step = figures.seconds(recording.step_time_s)
+    title = f"{recording.source} on {gpus}: {step} per step; below in {unit}"
+    lines = [
+        EXTRAPOLATED_FOOT,
+        *best_lines(extrapolation),
+        *(f"- {line}" for line in extrapolation.remarks),
+    ]
+    lines += [f"- {line}" for line in _impossible(extrapolation.points)]
     return Group(wide_table(table_of(title, heads, rows), padding=0), filled(lines))
 
 
 def _extrapolated_columns(
-    found: Extrapolation, scale: float
+    extrapolation: Extrapolation, scale: float
 ) -> Iterator[tuple[str, bool, Callable[[ExtrapolatedPoint], str]]]:
     """Yield the columns that have values."""
-    best = [found.points[number] for number in found.best.values()]
-    is_trace = found.recording.kind == "trace"
+    best = [extrapolation.points[number] for number in extrapolation.best.values()]
+    is_trace = extrapolation.recording.kind == "trace"
 
     def memory(point: ExtrapolatedPoint) -> str:
         if point.peak_memory_bytes is None:
@@ -495,7 +500,7 @@ def _extrapolated_columns(
         return figures.interval([point.low_s or 0.0, point.high_s or 0.0] if known else None, scale)
 
     yield "machine", False, lambda point: point.machine
-    if len({point.strategy for point in found.points}) > 1:
+    if len({point.strategy for point in extrapolation.points}) > 1:
         yield "strategy", False, lambda point: point.strategy
     yield "GPUs", True, lambda point: f"{point.gpus}{'*' if point in best else ''}"
     yield "step", True, lambda point: number(point.step_time_s and point.step_time_s / scale)
@@ -510,19 +515,19 @@ def _extrapolated_columns(
     yield "limit", False, lambda point: point.limit or "impossible"
 
 
-def best_lines(found: Extrapolation) -> Iterator[str]:
+def best_lines(extrapolation: Extrapolation) -> Iterator[str]:
     """Yield a sentence on the best point of each machine."""
-    for machine, place in found.best.items():
-        point = found.points[place]
-        said = f"{machine}: {point.gpus} GPUs, {point.strategy}"
+    for machine, place in extrapolation.best.items():
+        point = extrapolation.points[place]
+        sentence = f"{machine}: {point.gpus} GPUs, {point.strategy}"
         if point.speedup is not None and point.efficiency is not None:
-            said += f", train {point.speedup:.3g} times the recording's samples/s"
-            said += f" ({figures.percent(point.efficiency)} per GPU)"
-        said += f"; a step takes {figures.seconds(point.step_time_s or 0.0)}"
+            sentence += f", train {point.speedup:.3g} times the recording's samples/s"
+            sentence += f" ({figures.percent(point.efficiency)} per GPU)"
+        sentence += f"; a step takes {figures.seconds(point.step_time_s or 0.0)}"
         if point.low_s is not None and point.high_s is not None:
             low, high = figures.seconds(point.low_s), figures.seconds(point.high_s)
-            said += f" (90 %: {low} to {high})"
-        yield f"{said}; limited by {point.limit}"
+            sentence += f" (90 %: {low} to {high})"
+        yield f"{sentence}; limited by {point.limit}"
 
 
 def _impossible(points: Sequence[ExtrapolatedPoint]) -> Iterator[str]:
@@ -645,8 +650,8 @@ def tied(comparison: Comparison) -> list[str]:
     if len(ties) < 2:
         return []
     why = "beyond the noise of these steps" if any(p.step_error_s for p in comparison.ran) else ""
-    said = f"{', '.join(ties[:-1])} and {ties[-1]}: no difference in samples/s {why}".rstrip()
-    return [f"{said}."]
+    sentence = f"{', '.join(ties[:-1])} and {ties[-1]}: no difference in samples/s {why}".rstrip()
+    return [f"{sentence}."]
 
 
 def _few_that_differ(points: Sequence[ComparedPoint]) -> list[str]:
@@ -655,12 +660,12 @@ def _few_that_differ(points: Sequence[ComparedPoint]) -> list[str]:
     A parameter without effect on the loss, as the bias of attention's keys, has rounding errors for
     gradients, which an adaptive optimizer scales to steps of usual length.
     """
-    found: dict[tuple[str, ...], list[str]] = {}
+    labels_by_names: dict[tuple[str, ...], list[str]] = {}
     for point in points:
         if 0 < len(point.differing) < FEW * (point.num_parameters or 0):
-            found.setdefault(tuple(point.differing), []).append(point.label)
+            labels_by_names.setdefault(tuple(point.differing), []).append(point.label)
     lines = []
-    for names, labels in found.items():
+    for names, labels in labels_by_names.items():
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         lines.append(
             f"{', '.join(labels)}: other weights in {', '.join(names[:MAX_NAMES])}{more} alone; "

@@ -58,8 +58,8 @@ def _one(result: Result, advice: Advice | None, verbose: bool) -> RenderableType
         times.add_row(*row)
     facts = Table(show_header=False, box=None, pad_edge=False)
     unfit = answers.does_not_fit(result)
-    said = answers.verdict(answers.of_run(result).lines[len(unfit) :])
-    for name, value in answers.wrapped([*said, *fact_rows(result, advice, verbose)]):
+    verdict = answers.verdict(answers.of_run(result).lines[len(unfit) :])
+    for name, value in answers.wrapped([*verdict, *fact_rows(result, advice, verbose)]):
         facts.add_row(f"{name}:" if name else "", value)
     return Group(*[filled(unfit)] * bool(unfit), times, facts)
 
@@ -71,23 +71,23 @@ def step_rows(metrics: Metrics) -> list[tuple[str, str, str]]:
     for key, name in PARTS.items():
         rows.append((f"  {name}", seconds(m[key]), figures.share(m[key], step_time)))
     hidden = m.comm_s - m.exposed_comm_s
-    said = f"{figures.share(hidden, m.comm_s)} hidden" if m.comm_s else ""
-    return [*rows, ("communication in all", seconds(m.comm_s), said)]
+    hidden_share = f"{figures.share(hidden, m.comm_s)} hidden" if m.comm_s else ""
+    return [*rows, ("communication in all", seconds(m.comm_s), hidden_share)]
 
 
 def _memory_rows(result: Result) -> list[Row]:
     """Write the highest peak, its parts, and all peaks if they differ."""
     metrics = result.metrics
     peaks, parts = metrics.peak_memory_bytes, metrics.memory_bytes
-    said = nbytes(max(peaks)) + ("" if metrics.fits_memory else ", does not fit")
+    peak_text = nbytes(max(peaks)) + ("" if metrics.fits_memory else ", does not fit")
     parts = _with_names(parts, _at_peak(result), LEAST_PART * max(peaks))
     made = sorted(((size, name) for name, size in parts.items() if size), key=lambda p: -p[0])
-    each = [f"{name.replace('_', ' ')} {nbytes(size)}" for size, name in made]
-    rows = [Row("peak_memory", "peak memory", said)]
+    part_texts = [f"{name.replace('_', ' ')} {nbytes(size)}" for size, name in made]
+    rows = [Row("peak_memory", "peak memory", peak_text)]
     reserved = metrics.reserved_memory_bytes
     if reserved is not None:
         rows.append(Row("reserved_memory", "reserved memory", nbytes(reserved)))
-    rows += [Row("memory_parts", "  made of", ", ".join(each))] * bool(each)
+    rows += [Row("memory_parts", "  made of", ", ".join(part_texts))] * bool(part_texts)
     written = [nbytes(peak) for peak in peaks]
     if len(set(written)) > 1:
         rows.append(Row("memory_by_rank", "  by rank", _joined(_by_rank(written))))
@@ -99,19 +99,19 @@ def _at_peak(result: Result) -> dict[str, int]:
     peaks = result.metrics.peak_memory_bytes
     if result.trace is None or not result.trace.memory:
         return {}
-    found = usage(result.trace.memory, [peaks.index(max(peaks))])
-    if not len(found.at) or abs(found.total.max() - max(peaks)) > len(MEMORY_PARTS):
+    memory = usage(result.trace.memory, [peaks.index(max(peaks))])
+    if not len(memory.at) or abs(memory.total.max() - max(peaks)) > len(MEMORY_PARTS):
         return {}
-    return dict(zip(MEMORY_PARTS, map(int, found.kept[found.peak()]), strict=True))
+    return dict(zip(MEMORY_PARTS, map(int, memory.kept[memory.peak()]), strict=True))
 
 
 def _with_names(parts: Mapping[str, int], known: Mapping[str, int], least: float) -> dict[str, int]:
     """Split ``other`` into known parts above ``least``, and the rest."""
-    found = {name: size for name, size in parts.items() if name != "other"}
+    named = {name: size for name, size in parts.items() if name != "other"}
     rest = parts.get("other", 0)
-    told = {name: n for name, n in known.items() if name not in found and n >= least}
-    told = told if sum(told.values()) <= rest else {}
-    return {**found, **told, "the rest": rest - sum(told.values())}
+    split = {name: n for name, n in known.items() if name not in named and n >= least}
+    split = split if sum(split.values()) <= rest else {}
+    return {**named, **split, "the rest": rest - sum(split.values())}
 
 
 def _by_rank(written: Sequence[str]) -> list[str]:
@@ -128,11 +128,13 @@ def _network_rows(network: Mapping[str, Any], verbose: bool) -> list[Row]:
     if network.get("bottleneck"):
         busiest = network["bottleneck"]
         link = str(busiest["link"]).removeprefix("the link from ")
-        said = f"{link}: {percent(busiest['utilization'])} of the time"
-        rows.append(Row("busiest_link", "busiest link", said))
+        use = f"{link}: {percent(busiest['utilization'])} of the time"
+        rows.append(Row("busiest_link", "busiest link", use))
     for collective, choices in network.get("chosen", {}).items():
-        each = [f"{choice['algorithm']} for {nbytes(choice['nbytes'])}" for choice in choices]
-        rows.append(Row("chosen", f"{collective}: auto", _joined(each)))
+        choice_texts = [
+            f"{choice['algorithm']} for {nbytes(choice['nbytes'])}" for choice in choices
+        ]
+        rows.append(Row("chosen", f"{collective}: auto", _joined(choice_texts)))
     if verbose:
         why = str(network["why"]).replace("the link from ", "")
         rows.append(Row("clock", "clock", f"{network['fabric']} fabric: {why}"))
@@ -158,13 +160,13 @@ def _dropped_rows(participation: Mapping[str, Any] | None) -> list[Row]:
     """Count the samples that did not contribute to training."""
     if participation is None:
         return []
-    each, counted = participation["dropped"], participation["counted"]
-    rows, total = list[Row](), sum(each)
+    dropped, counted = participation["dropped"], participation["counted"]
+    rows, total = list[Row](), sum(dropped)
     if total:
-        most = each.index(max(each))
-        part = "most of them" if 2 * each[most] > total else "the largest part"
-        said = f"{total} of {total + counted}, {part} rank {most}'s: {each[most]}"
-        rows.append(Row("dropped", "samples dropped", said))
+        most = dropped.index(max(dropped))
+        part = "most of them" if 2 * dropped[most] > total else "the largest part"
+        text = f"{total} of {total + counted}, {part} rank {most}'s: {dropped[most]}"
+        rows.append(Row("dropped", "samples dropped", text))
     names = {"repeated": "samples done again", "uncommitted": "not committed"}
     return rows + [
         Row(key, name, str(participation[key]))
@@ -266,11 +268,11 @@ def _joined(parts: Iterable[str], comma: str = ", ", room: int = MAX_LIST) -> st
 
 def _changes(values: Sequence[float | None]) -> list[str]:
     """Write a series as its first value and its changes with their steps."""
-    said = [f"{values[0]:,.6g}"]
+    changes = [f"{values[0]:,.6g}"]
     for step, (before, now) in enumerate(pairwise(values), 2):
         if now != before:
-            said.append(f"{now:,.6g} from {'step ' * (len(said) == 1)}{step}")
-    return said
+            changes.append(f"{now:,.6g} from {'step ' * (len(changes) == 1)}{step}")
+    return changes
 
 
 def _buckets(sizes: Sequence[float] | None) -> str:
@@ -289,7 +291,7 @@ def ranks(study: Study) -> RenderableType:
     if result.trace is None:
         return Text("no trace")
     m, n = result.metrics, result.world_size
-    found = per_rank(result.trace, n, int(result.trace.step.max()) + 1)
+    parts = per_rank(result.trace, n, int(result.trace.step.max()) + 1)
     unit, scale = figures.unit_of([m.step_time_s])
     digits = figures.digits_of(m.step_time_s / scale)
     where = f" at {', '.join(map(written, result.set.values()))}" if result.set else ""
@@ -301,14 +303,14 @@ def ranks(study: Study) -> RenderableType:
     losses = (m.loss_per_rank or [None])[-1] or [None] * n
     cells = [
         (
-            *(f"{getattr(found, key)[rank] / scale:{digits}}" for key in SHORT),
+            *(f"{getattr(parts, key)[rank] / scale:{digits}}" for key in SHORT),
             nbytes(m.bytes_sent_per_rank[rank]),
             figures.number(losses[rank]),
         )
         for rank in range(n)
     ]
-    alike = [list(group) for _, group in groupby(range(n), cells.__getitem__)]
-    rows = alike if n > FOLDED_FROM else [[rank] for rank in range(n)]
+    equal_ranks = [list(group) for _, group in groupby(range(n), cells.__getitem__)]
+    rows = equal_ranks if n > FOLDED_FROM else [[rank] for rank in range(n)]
     for row in rows[:MAX_RANKS]:
         table.add_row(span(row), *cells[row[0]])
     if len(rows) > MAX_RANKS:
@@ -331,12 +333,16 @@ def slowest(study: Study) -> RenderableType | None:
     )
     for name in ("who", "steps", "beyond"):
         table.add_column(name, justify="right", no_wrap=True)
-    of_nodes = grouped((one["node"], (one["steps"], one["seconds"])) for one in result.slowest)
+    of_nodes = grouped(
+        (record["node"], (record["steps"], record["seconds"])) for record in result.slowest
+    )
     rows: list[tuple[str, int, float]] = [
-        (f"node {node}", sum(steps for steps, _ in each), sum(beyond for _, beyond in each))
-        for node, each in (of_nodes.items() if len(of_nodes) > 1 else ())
+        (f"node {node}", sum(steps for steps, _ in excesses), sum(beyond for _, beyond in excesses))
+        for node, excesses in (of_nodes.items() if len(of_nodes) > 1 else ())
     ]
-    rows += [(f"rank {one['rank']}", one["steps"], one["seconds"]) for one in result.slowest]
+    rows += [
+        (f"rank {record['rank']}", record["steps"], record["seconds"]) for record in result.slowest
+    ]
     for who, steps, beyond in rows[:MAX_RANKS]:
         table.add_row(who, str(steps), f"{beyond / scale:{digits}}")
     if len(rows) > MAX_RANKS:
@@ -365,13 +371,13 @@ def rows(trace: Trace, clocks: Floats) -> list[dict[str, Any]]:
     ``idle_s`` the rest until the rank's end, its entry of ``clocks``, shape `(world_size,)` [s].
     """
     spans = _spans(trace, len(clocks))
-    found = []
+    rank_rows = []
     for rank, clock in enumerate(clocks.tolist()):
         compute, comm, wait = (_union(spans[kind][rank]) for kind in ("compute", "comm", "wait"))
         busy = _length(compute)
         both = _length(_union([compute, comm]))
         all_three = _length(_union([compute, comm, wait]))
-        found.append(
+        rank_rows.append(
             {
                 "rank": rank,
                 "compute_s": busy,
@@ -382,30 +388,32 @@ def rows(trace: Trace, clocks: Floats) -> list[dict[str, Any]]:
                 "end_s": clock,
             }
         )
-    return found
+    return rank_rows
 
 
 def lines(trace: Trace, clocks: Floats) -> list[str]:
     """Write the same as a table of plain text; equal neighbours share a line."""
-    found = rows(trace, clocks)
+    rank_rows = rows(trace, clocks)
     head = ["rank", *COLUMNS.values(), "end"]
-    times = [[row[name] for name in (*COLUMNS, "end_s")] for row in found]
+    times = [[row[name] for name in (*COLUMNS, "end_s")] for row in rank_rows]
     texts = [[seconds(time) if time > 0 else "0 s" for time in row] for row in times]
-    alike = [list(ranks) for _, ranks in groupby(range(len(found)), key=texts.__getitem__)]
-    body = [[span(ranks), *texts[ranks[0]]] for ranks in alike[:MAX_ROWS]]
+    equal_ranks = [
+        list(ranks) for _, ranks in groupby(range(len(rank_rows)), key=texts.__getitem__)
+    ]
+    body = [[span(ranks), *texts[ranks[0]]] for ranks in equal_ranks[:MAX_ROWS]]
     widths = [max(len(line[place]) for line in (head, *body)) for place in range(len(head))]
     shown = [
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
         for line in (head, *body)
     ]
-    if left := sum(map(len, alike[MAX_ROWS:])):
+    if left := sum(map(len, equal_ranks[MAX_ROWS:])):
         shown.append(f"and {left} more ranks; --json has them all")
     return shown
 
 
 def _spans(trace: Trace, world_size: int) -> dict[str, list[list[Floats]]]:
     """Sort spans by kind and rank, each of shape `(num_spans, 2)`."""
-    found: dict[str, list[list[Floats]]] = {
+    spans: dict[str, list[list[Floats]]] = {
         kind: [[] for _ in range(world_size)] for kind in ("compute", "comm", "wait")
     }
     for block in trace.blocks:
@@ -413,8 +421,8 @@ def _spans(trace: Trace, world_size: int) -> dict[str, list[list[Floats]]]:
         kind = activity if activity in ("comm", "wait") else "compute"
         both = np.stack(np.broadcast_arrays(block.start, block.end), axis=-1).reshape(-1, 2)
         for rank, pair in zip(np.asarray(block.ranks).tolist(), both, strict=True):
-            found[kind][rank].append(pair[None])
-    return found
+            spans[kind][rank].append(pair[None])
+    return spans
 
 
 def _union(pieces: Iterable[Floats]) -> Floats:

@@ -66,7 +66,7 @@ def node(kind: str) -> str:
     """Name the autograd node of a kind of layer or loss: ``AddmmBackward0``."""
     if kind in NODES:
         return NODES[kind]
-    if any(said in kind for said in CONVOLUTIONS):
+    if any(mark in kind for mark in CONVOLUTIONS):
         return "ConvolutionBackward0"
     if "batch_norm" in kind:
         return "NativeBatchNormBackward0"
@@ -116,7 +116,7 @@ ARGUMENTS = "(ncclDevKernelArgsStorage<4096ul>)"
 
 def sizes(call: CallSize, dtype: str) -> dict[str, Any]:
     """Make the fields of a collective; sizes are those of one rank's tensors."""
-    said, itemsize, _ = _nccl_dtype(call, dtype)
+    dtype_name, itemsize, _ = _nccl_dtype(call, dtype)
     whole = int(call.nbytes / itemsize)
     part = whole // call.group_size
     given = part if call.collective == "all_gather" else whole
@@ -126,7 +126,7 @@ def sizes(call: CallSize, dtype: str) -> dict[str, Any]:
         "In msg nelems": given,
         "Out msg nelems": got,
         "Group size": call.group_size,
-        "dtype": said,
+        "dtype": dtype_name,
     }
 
 
@@ -138,19 +138,19 @@ def annotated(call: CallSize) -> str:
 def kernel(call: CallSize | None, sent: CollectiveTraffic) -> str:
     """Name the kernel of a collective as NCCL does since 2.19, or of a point-to-point message."""
     kind = NAMES.get(call.collective, ("SendRecv", ""))[0] if call is not None else "SendRecv"
-    said = ["ncclDevKernel", kind]
+    words = ["ncclDevKernel", kind]
     if call is None or kind == "SendRecv":
-        return "_".join(said) + ARGUMENTS
+        return "_".join(words) + ARGUMENTS
     if "Reduce" in kind:
-        said += ["Sum", _nccl_dtype(call, sent.dtype)[2]]
-    said += [ALGORITHMS.get(sent.algorithm, sent.algorithm.upper()), sent.protocol.upper()]
-    return "_".join(part for part in said if part) + ARGUMENTS
+        words += ["Sum", _nccl_dtype(call, sent.dtype)[2]]
+    words += [ALGORITHMS.get(sent.algorithm, sent.algorithm.upper()), sent.protocol.upper()]
+    return "_".join(part for part in words if part) + ARGUMENTS
 
 
 def _nccl_dtype(call: CallSize, dtype: str) -> tuple[str, int, str]:
     """Look up a dtype; bytes if unknown, or if the buffer is no whole number of elements."""
-    found = DTYPES.get(dtype, BYTES)
-    return BYTES if call.nbytes % found[1] else found
+    nccl_dtype = DTYPES.get(dtype, BYTES)
+    return BYTES if call.nbytes % nccl_dtype[1] else nccl_dtype
 
 
 STREAM = 7  # number of the compute stream, as of torch's default stream; others follow
@@ -186,19 +186,19 @@ class Words:
     def _made(self, step: int, activity: str, name: str, call: CallSize | None) -> tuple[str, str]:
         category = CATEGORIES.get(activity, "kernel")
         args: dict[str, Any] = {"step": step + 1, "activity": activity}
-        said = f"{activity} {name}" if name else activity
+        label = f"{activity} {name}" if name else activity
         if activity == "comm":
-            said = f"ncclDevKernel_{_kernel(name, call)}"
+            label = f"ncclDevKernel_{_kernel(name, call)}"
             args |= self._of_call(name, call) if call is not None else {}
         elif activity == "wait":
-            said = f"wait {name}" if name.startswith("for ") else "wait for the slowest"
+            label = f"wait {name}" if name.startswith("for ") else "wait for the slowest"
         elif activity == "input":
-            said = "Memcpy HtoD" if name == "copy" else "enumerate(DataLoader)#__next__"
+            label = "Memcpy HtoD" if name == "copy" else "enumerate(DataLoader)#__next__"
             category = "gpu_memcpy" if name == "copy" else category
         elif activity == "copy":
-            said = f"Memcpy DtoD {name}".strip()
+            label = f"Memcpy DtoD {name}".strip()
         written = json.dumps(args)[1:-1]
-        return f'"cat": "{category}", "name": {json.dumps(said)}', f", {written}"
+        return f'"cat": "{category}", "name": {json.dumps(label)}', f", {written}"
 
     def _of_call(self, name: str, call: CallSize) -> dict[str, Any]:
         is_bucket = name.removeprefix(call.collective).startswith(" bucket")

@@ -38,12 +38,12 @@ def setting(chosen: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:
 
     Mappings are written as their kind with their plain options.
     """
-    said = [
+    settings = [
         f"{short_key(key)} {_written(value)}".rstrip()
         for key, value in chosen.items()
         if key not in leave_out
     ]
-    return ", ".join(said)
+    return ", ".join(settings)
 
 
 def in_common(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -52,7 +52,7 @@ def in_common(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         key
         for key, value in first.items()
-        if all(key in one and _written(one[key]) == _written(value) for one in others)
+        if all(key in other and _written(other[key]) == _written(value) for other in others)
     ]
 
 
@@ -114,23 +114,25 @@ MEMORY_COLUMNS = (
 )
 
 
-def memory_cells(one: MemoryComparison, leave_out: Sequence[str]) -> list[str]:
+def memory_cells(peak: MemoryComparison, leave_out: Sequence[str]) -> list[str]:
     """Make a row under `MEMORY_COLUMNS` without its scenario, and without some settings."""
     return [
-        setting(one.set, leave_out) or "-",
-        one.kind,
-        number(one.world_size, "d"),
-        "out of memory" if one.measured is None else _gigabytes(one.measured),
-        _gigabytes(one.simulated),
-        TableCell(f"{one.low / 1e9:.4g} ... {one.high / 1e9:.4g} GB", one.low / 1e9),
-        "-" if one.error is None else percent(one.error, "+.1f"),
-        one.fits,
+        setting(peak.set, leave_out) or "-",
+        peak.kind,
+        number(peak.world_size, "d"),
+        "out of memory" if peak.measured is None else _gigabytes(peak.measured),
+        _gigabytes(peak.simulated),
+        TableCell(f"{peak.low / 1e9:.4g} ... {peak.high / 1e9:.4g} GB", peak.low / 1e9),
+        "-" if peak.error is None else percent(peak.error, "+.1f"),
+        peak.fits,
     ]
 
 
 def memory_rows(validation: Validation) -> list[list[str]]:
     """Rows under `MEMORY_COLUMNS`."""
-    return [[one.scenario, *memory_cells(one, ["cluster.world_size"])] for one in validation.memory]
+    return [
+        [peak.scenario, *memory_cells(peak, ["cluster.world_size"])] for peak in validation.memory
+    ]
 
 
 def _gigabytes(nbytes: float) -> TableCell:
@@ -193,30 +195,32 @@ NOT_COMPARED_COLUMNS = tuple(Column(head, False) for head in ("file", "point", "
 
 def not_compared_rows(validation: Validation) -> list[list[str]]:
     """Make rows under `NOT_COMPARED_COLUMNS`, of wrong files and points."""
-    return [[one.file, one.point or "-", one.reason] for one in validation.not_compared]
+    return [[row.file, row.point or "-", row.reason] for row in validation.not_compared]
 
 
 def not_compared_summary(validation: Validation) -> list[str]:
     """Count the wrong files and points in a line; empty if there are none."""
-    points = sum(one.point is not None for one in validation.not_compared)
+    points = sum(row.point is not None for row in validation.not_compared)
     counts = ((len(validation.not_compared) - points, "file"), (points, "point"))
-    said = [f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count]
-    return [f"not compared, since wrong: {' and '.join(said)}; report.md lists them"] * bool(said)
+    counted = [f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count]
+    return [f"not compared, since wrong: {' and '.join(counted)}; report.md lists them"] * bool(
+        counted
+    )
 
 
 def memory_summary(validation: Validation) -> list[str]:
     """Lines on the errors of peaks of memory, and on measured steps that would not fit."""
     lines, error = list[str](), validation.memory_error()
     if error is not None:
-        peaks = [one for one in validation.memory if one.measured is not None]
-        inside = sum(one.is_inside for one in peaks)
+        peaks = [peak for peak in validation.memory if peak.measured is not None]
+        inside = sum(peak.is_inside for peak in peaks)
         lines.append(
             f"memory: {percent(error)} off in the mean of {len(peaks)} peaks; {inside} lie in "
             "their 90 % interval"
         )
-    refused = [one for one in validation.memory if one.measured is None]
+    refused = [peak for peak in validation.memory if peak.measured is None]
     if refused:
-        right = sum(one.is_inside for one in refused)
+        right = sum(peak.is_inside for peak in refused)
         lines.append(f"out of memory: {right} of {len(refused)} runs are refused")
     if validation.points:
         count = len(validation.not_fitting())
@@ -254,22 +258,22 @@ TABLE_COLUMNS = columns(
 )
 
 
-def summary_cells(found: ErrorSummary) -> list[str]:
+def summary_cells(errors: ErrorSummary) -> list[str]:
     """Make a row under `SUMMARY_COLUMNS`."""
-    noise, tau = percent(found.noise), number(found.tau, ".2f")
-    naive = percent(found.linear_error), percent(found.ring_error)
-    return [found.name, *_errors(found), noise, tau, percent(found.inside), *naive]
+    noise, tau = percent(errors.noise), number(errors.tau, ".2f")
+    naive = percent(errors.linear_error), percent(errors.ring_error)
+    return [errors.name, *_errors(errors), noise, tau, percent(errors.inside), *naive]
 
 
-def table_cells(found: ErrorSummary, collective: str, ranks: str) -> list[str]:
+def table_cells(errors: ErrorSummary, collective: str, ranks: str) -> list[str]:
     """Make a row under `TABLE_COLUMNS`."""
-    rest = map(percent, (found.large_error, found.inside, found.ring_error))
-    return [found.name, collective, ranks, *_errors(found), *rest]
+    rest = map(percent, (errors.large_error, errors.inside, errors.ring_error))
+    return [errors.name, collective, ranks, *_errors(errors), *rest]
 
 
-def _errors(found: ErrorSummary) -> list[str]:
-    counts = number(found.num_points, "d"), number(found.num_predicted, "d")
-    return [*counts, percent(found.mean_error), percent(found.worst_error)]
+def _errors(errors: ErrorSummary) -> list[str]:
+    counts = number(errors.num_points, "d"), number(errors.num_predicted, "d")
+    return [*counts, percent(errors.mean_error), percent(errors.worst_error)]
 
 
 def summary_rows(validation: Validation) -> list[list[str]]:
@@ -278,8 +282,8 @@ def summary_rows(validation: Validation) -> list[list[str]]:
     for cluster in validation.step_summaries():
         rows.append(summary_cells(cluster))
         scenarios = validation.scenario_summaries(cluster.name)
-        for found in scenarios if len(scenarios) > 1 else ():
-            rows.append([f"- {found.name}", *summary_cells(found)[1:]])
+        for errors in scenarios if len(scenarios) > 1 else ():
+            rows.append([f"- {errors.name}", *summary_cells(errors)[1:]])
     overall = validation.overall()
     if overall is not None and len(validation.step_summaries()) > 1:
         rows.append(summary_cells(overall))
@@ -288,12 +292,12 @@ def summary_rows(validation: Validation) -> list[list[str]]:
 
 def table_rows(validation: Validation) -> list[list[str]]:
     """Make rows under `TABLE_COLUMNS`: every table, then the means per cluster."""
-    found = [
+    cells = [
         table_cells(_summary(validation, rows), table_name(rows), number(rows[0].world_size, "d"))
         for rows in validation.tables()
     ]
     means = validation.collective_summaries()
-    return found + [table_cells(mean, "mean over tables", "") for mean in means]
+    return cells + [table_cells(mean, "mean over tables", "") for mean in means]
 
 
 def _summary(validation: Validation, rows: Sequence[CollectiveComparison]) -> ErrorSummary:
@@ -302,7 +306,7 @@ def _summary(validation: Validation, rows: Sequence[CollectiveComparison]) -> Er
 
 def ring_wins(validation: Validation) -> list[str]:
     """Name the clusters and tables that the ring formula predicts better."""
-    steps = [(f"steps on {one.name}", one) for one in validation.step_summaries()]
+    steps = [(f"steps on {errors_of.name}", errors_of) for errors_of in validation.step_summaries()]
     tables = [
         (
             f"{table_name(rows)} on {rows[0].cluster}, {rows[0].world_size} ranks",
@@ -311,26 +315,26 @@ def ring_wins(validation: Validation) -> list[str]:
         for rows in validation.tables()
     ]
     return [
-        f"{name}: {percent(found.ring_error)} against {percent(found.mean_error)}"
-        for name, found in (*steps, *tables)
-        if found.loses_to_ring
+        f"{name}: {percent(errors.ring_error)} against {percent(errors.mean_error)}"
+        for name, errors in (*steps, *tables)
+        if errors.loses_to_ring
     ]
 
 
 def narrow_intervals(validation: Validation) -> list[str]:
     """List where fewer times lie in their 90 % intervals than chance explains."""
     return [
-        f"{one.what}: {one.inside} of {one.num_points} ({percent(one.share)}) lie in their 90 % "
-        f"interval; {NARROW}"
-        for one in validation.coverages()
-        if one.is_too_low
+        f"{coverage.what}: {coverage.inside} of {coverage.num_points} ({percent(coverage.share)}) "
+        f"lie in their 90 % interval; {NARROW}"
+        for coverage in validation.coverages()
+        if coverage.is_too_low
     ]
 
 
 def table_name(rows: Sequence[CollectiveComparison]) -> str:
     """Name a table by its collective and its settings."""
-    said = setting(rows[0].set, leave_out=["cluster.world_size"])
-    return f"{rows[0].collective}, {said}" if said else rows[0].collective
+    settings = setting(rows[0].set, leave_out=["cluster.world_size"])
+    return f"{rows[0].collective}, {settings}" if settings else rows[0].collective
 
 
 NARROW = "fewer than chance explains (binomial test, 5 %): intervals are too narrow"
@@ -351,12 +355,12 @@ FOLD_COLUMNS = columns(
 TITLES = {"steps": "Step times", "collectives": "Collectives"}
 
 
-def titles(found: LeftOut) -> list[tuple[str, list[list[str]]]]:
+def titles(left_out: LeftOut) -> list[tuple[str, list[list[str]]]]:
     """Make titled rows under `FOLD_COLUMNS`, for steps and for collectives."""
     tables = []
-    for means in found.means():
-        rows = [fold_cells(fold) for fold in found.folds if fold.kind == means.kind]
-        title = f"{TITLES[means.kind]} without their {found.by}"
+    for means in left_out.means():
+        rows = [fold_cells(fold) for fold in left_out.folds if fold.kind == means.kind]
+        title = f"{TITLES[means.kind]} without their {left_out.by}"
         tables.append((title, [*rows, fold_cells(means)]))
     return tables
 

@@ -61,12 +61,12 @@ def validation_tables(validation: Validation, width: int = WIDTH) -> RenderableT
     return drawn.done()
 
 
-def fold_tables(found: LeftOut, width: int = WIDTH) -> RenderableType:
+def fold_tables(left_out: LeftOut, width: int = WIDTH) -> RenderableType:
     """Write the cross-validation folds of steps and of collectives, as wide as a terminal."""
     drawn = _Drawing(width)
-    for title, rows in words.titles(found):
+    for title, rows in words.titles(left_out):
         drawn.table(title, words.FOLD_COLUMNS, [RowGroup("", rows)])
-    drawn.parts += [filled([sentence(line)]) for line in words.not_compared_summary(found.whole)]
+    drawn.parts += [filled([sentence(line)]) for line in words.not_compared_summary(left_out.whole)]
     drawn.parts.append(filled([words.LEFT_OUT_EXPLAINED]))
     return drawn.done()
 
@@ -116,8 +116,8 @@ class _Drawing:
 
     def done(self) -> RenderableType:
         if self.left_out:
-            said = f"Not shown in {self.width} columns: {', '.join(self.left_out)}"
-            self.parts.append(filled([f"{said}; report.md has more."]))
+            sentence = f"Not shown in {self.width} columns: {', '.join(self.left_out)}"
+            self.parts.append(filled([f"{sentence}; report.md has more."]))
         return Group(*self.parts)
 
 
@@ -194,9 +194,9 @@ def _misses(validation: Validation, target: float) -> Iterator[str]:
         yield _table(columns, steps)
     tables = []
     for rows in validation.tables():
-        found = summary(rows[0].cluster, rows, 0.0)
-        if found.mean_error is not None and found.mean_error > target:
-            cells = words.table_cells(found, words.table_name(rows), str(rows[0].world_size))
+        errors = summary(rows[0].cluster, rows, 0.0)
+        if errors.mean_error is not None and errors.mean_error > target:
+            cells = words.table_cells(errors, words.table_name(rows), str(rows[0].world_size))
             tables.append([*cells, rows[0].note or "no effect is known"])
     if tables:
         yield _table((*words.TABLE_COLUMNS, Column("what is missing", False)), tables)
@@ -238,8 +238,8 @@ def _excluded(validation: Validation) -> Iterator[str]:
         yield _table(
             columns,
             [
-                [one.cluster, one.scenario, words.setting(one.set) or "-", one.reason]
-                for one in validation.excluded
+                [step.cluster, step.scenario, words.setting(step.set) or "-", step.reason]
+                for step in validation.excluded
             ],
         )
 
@@ -262,25 +262,25 @@ class Picture(NamedTuple):
 def pictures(validation: Validation) -> list[Picture]:
     """List the pictures that a validation has the data for."""
     kind = "simulated_against_measured"
-    found = []
+    drawn = []
     if validation.points:
         steps = replace(validation, rows=())
         shows = "Simulated against measured step times"
-        found.append(Picture(f"{kind}.png", kind, steps, shows))
+        drawn.append(Picture(f"{kind}.png", kind, steps, shows))
     if validation.rows:
         tables = replace(validation, points=())
         shows = "Simulated against measured times of collectives"
-        found.append(Picture("collectives_against_measured.png", kind, tables, shows))
+        drawn.append(Picture("collectives_against_measured.png", kind, tables, shows))
     if "reliability" in fitting(validation):
         shows = "Nominal and observed coverage of the intervals"
-        found.append(Picture("reliability.png", "reliability", validation, shows))
+        drawn.append(Picture("reliability.png", "reliability", validation, shows))
     for cluster in validation.clusters:
         part = replace(validation.of(cluster), rows=())
         if "throughput_curves" in fitting(part):
             file = f"throughput_{re.sub(r'[^A-Za-z0-9_.+-]', '_', cluster)}.png"
             shows = f"Throughput on {cluster}, measured and simulated"
-            found.append(Picture(file, "throughput_curves", part, shows))
-    return found
+            drawn.append(Picture(file, "throughput_curves", part, shows))
+    return drawn
 
 
 def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
@@ -299,46 +299,58 @@ def tables(study: CalibrationStudy | StepCalibration) -> RenderableType:
             for constant in study.constants
         ),
     )
-    said = f"root mean square error of the fit: {percent(study.residual)}\n{_next(study)}"
-    return Group(points, constants, Text(said))
+    text = f"root mean square error of the fit: {percent(study.residual)}\n{_next(study)}"
+    return Group(points, constants, Text(text))
 
 
-def baselines(found: Sequence[Baseline]) -> RenderableType:
+def baselines(solved: Sequence[Baseline]) -> RenderableType:
     """Write the one-device step times derived from steps of several ranks."""
-    are_weighted = any(one.weighted for one in found)
+    are_weighted = any(baseline.weighted for baseline in solved)
     heads = ["scenario", "microbatch", "ranks", "nodes", "given", "solved", "90 % interval"]
     rows = []
-    for one in found:
-        row = [one.scenario, *map(str, (one.microbatch, one.world_size, one.num_nodes))]
-        row += [words.time(one.given), words.time(one.found), words.interval(one.low, one.high)]
-        row.append(percent(one.change, "+.1f"))
+    for baseline in solved:
+        row = [
+            baseline.scenario,
+            *map(str, (baseline.microbatch, baseline.world_size, baseline.num_nodes)),
+        ]
+        row += [
+            words.time(baseline.given),
+            words.time(baseline.found),
+            words.interval(baseline.low, baseline.high),
+        ]
+        row.append(percent(baseline.change, "+.1f"))
         if are_weighted:
-            row += [words.time(t) if t else "-" for t in (one.by_roofline, one.weighted)]
+            row += [words.time(t) if t else "-" for t in (baseline.by_roofline, baseline.weighted)]
         rows.append(row)
     heads += ["change", "roofline", "weighted"] if are_weighted else ["change"]
-    said = "solved: with it as workload.compute's step_time the measured step is met"
+    text = "solved: with it as workload.compute's step_time the measured step is met"
     if are_weighted:
-        said += "; roofline: by the device's figures; weighted: their mean, by how sure each is"
-    return Group(_calibration_table("a step on one device", heads, rows), Text(f"{said}."))
+        text += "; roofline: by the device's figures; weighted: their mean, by how sure each is"
+    return Group(_calibration_table("a step on one device", heads, rows), Text(f"{text}."))
 
 
 ROWS_COLUMNS = (*words.columns(1, "file", "GPUs", "points"), Column("compute", False))
 
 
-def written_scenarios(found: TableScenarios) -> RenderableType:
+def written_scenarios(made: TableScenarios) -> RenderableType:
     """Write the scenarios made from a table of measurements, and how they get their compute."""
     rows = [
-        [one.file, ", ".join(map(str, one.gpus)), str(one.num_points), one.compute]
-        for one in found.scenarios
+        [
+            scenario.file,
+            ", ".join(map(str, scenario.gpus)),
+            str(scenario.num_points),
+            scenario.compute,
+        ]
+        for scenario in made.scenarios
     ]
-    said = [f"assumed: {line}" for line in found.assumed]
-    said.append(
+    lines = [f"assumed: {line}" for line in made.assumed]
+    lines.append(
         "compute: measured, where a scenario has rows of one GPU; otherwise by the device's data "
         "sheet; --compute chooses"
     )
     groups = [RowGroup("", rows)]
-    table, _ = fitted_table(f"scenarios of {found.table}", ROWS_COLUMNS, groups, ["points"])
-    return Group(table, filled(said))
+    table, _ = fitted_table(f"scenarios of {made.table}", ROWS_COLUMNS, groups, ["points"])
+    return Group(table, filled(lines))
 
 
 def _collectives(study: CalibrationStudy) -> RenderableType:
@@ -398,14 +410,16 @@ def _next(study: CalibrationStudy | StepCalibration) -> str:
     )
 
 
-def _wanted(found: WantedStep) -> str:
+def _wanted(step: WantedStep) -> str:
     """Write the uncertainty of the wanted step, and measurements that reduce it."""
-    known = f"{found.target}: known within {percent(found.before)}"
-    if not found.proposals:
+    known = f"{step.target}: known within {percent(step.before)}"
+    if not step.proposals:
         return f"{known}; neither a table nor a step on fewer ranks would narrow it"
-    first, *others = found.proposals
-    said = f"{first.title} would make it {percent(first.after)}"
-    return "; ".join([known, said, *(f"{one.title} {percent(one.after)}" for one in others)])
+    first, *others = step.proposals
+    best = f"{first.title} would make it {percent(first.after)}"
+    return "; ".join(
+        [known, best, *(f"{proposal.title} {percent(proposal.after)}" for proposal in others)]
+    )
 
 
 def _calibration_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

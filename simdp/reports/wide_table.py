@@ -55,8 +55,8 @@ def narrow_tables(section: sections.Table) -> list[Table]:
             left -= widths[place]
             shown.append(place)
             place += 1
-        cells = [[row[one] for one in shown] for row in rows]
-        heads = [columns[one] for one in shown]
+        cells = [[row[number] for number in shown] for row in rows]
+        heads = [columns[number] for number in shown]
         limits = {key: width - BETWEEN for key, width in room.items()}
         tables.append(_made("" if tables else title, heads, cells, limits))
     return tables

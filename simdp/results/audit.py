@@ -194,7 +194,10 @@ class AuditReport(Inline):
             },
             "resume": {"same": self.resume_same, "step": self.resume_step},
             "checks": [asdict(check) for check in self.checks],
-            "experiments": [asdict(one) | {"explains": one.explains} for one in self.experiments],
+            "experiments": [
+                asdict(experiment) | {"explains": experiment.explains}
+                for experiment in self.experiments
+            ],
             "tensors": [asdict(row) for row in self.tensors],
             "ledger": [asdict(row) for row in self.ledger],
             "notes": list(self.notes),

@@ -181,6 +181,6 @@ class TableScenarios:
     def to_json(self) -> str:
         """Write the result, without the scenarios' texts, as one JSON document."""
         plain = asdict(self)
-        for one in plain["scenarios"]:
-            del one["text"]
+        for scenario in plain["scenarios"]:
+            del scenario["text"]
         return json.dumps(plain, indent=1) + "\n"

@@ -206,7 +206,7 @@ def read_nccl_tables(path: Path) -> list[NcclLog]:
                 "# collective: all_reduce, or name the file so."
             )
         by_name.setdefault(name, []).append(table)
-    return [_joined(path, found, name) for name, found in sorted(by_name.items())]
+    return [_joined(path, parts, name) for name, parts in sorted(by_name.items())]
 
 
 def nccl_tables(text: str, name: str) -> list[NcclLog]:
@@ -218,7 +218,7 @@ def nccl_tables(text: str, name: str) -> list[NcclLog]:
     unnamed = _in_name(Path(name).stem) or "all_reduce"
     tables = _tables(Path(name), text.splitlines(), strict=False)
     by_name = grouped((table.collective or unnamed, table) for table in tables if table.times)
-    return [_joined(Path(name), found, each) for each, found in sorted(by_name.items())]
+    return [_joined(Path(name), parts, collective) for collective, parts in sorted(by_name.items())]
 
 
 def _read_tables(path: Path) -> list[_Table]:
@@ -277,7 +277,7 @@ def _in_name(stem: str) -> str | None:
 
 def _tables(path: Path, lines: list[str], strict: bool = True) -> list[_Table]:
     """Return every table, with the settings before it; damaged rows raise if ``strict``."""
-    found: list[_Table] = []
+    tables: list[_Table] = []
     name: str | None = None
     ranks = 0
     hosts: list[str] = []
@@ -296,14 +296,14 @@ def _tables(path: Path, lines: list[str], strict: bool = True) -> list[_Table]:
         elif match := _RANKS.match(line):
             ranks = int(match[1])
         elif _is_head(line):
-            found.append(_Table(name, line.lstrip("# ").split(), ranks=ranks, hosts=len(hosts)))
+            tables.append(_Table(name, line.lstrip("# ").split(), ranks=ranks, hosts=len(hosts)))
             begun = True
         elif _is_csv_head(line):
-            found.append(_Table(name, line.split(","), ranks=ranks))
-        elif found:
+            tables.append(_Table(name, line.split(","), ranks=ranks))
+        elif tables:
             with nullcontext() if strict else suppress(ScenarioError):
-                _take(found[-1], line, where)
-    return found
+                _take(tables[-1], line, where)
+    return tables
 
 
 def _is_head(line: str) -> bool:

@@ -164,12 +164,12 @@ def ties_of(points: Sequence[ComparedPoint]) -> list[ComparedPoint]:
     return [
         first,
         *(
-            one
-            for number, one in enumerate(points)
+            other
+            for number, other in enumerate(points)
             if number != best
-            and one.metrics is not None
-            and one.metrics.fits_memory == fits
-            and one.is_tie(first)
+            and other.metrics is not None
+            and other.metrics.fits_memory == fits
+            and other.is_tie(first)
         ),
     ]
 

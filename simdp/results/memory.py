@@ -49,9 +49,9 @@ class Holding(NamedTuple):
 
 def summed(parts: Floats) -> dict[str, int]:
     """Return ``memory_bytes`` of result.json, from the bytes of each of `MEMORY_PARTS`."""
-    found = {name: int(parts[MEMORY_PARTS.index(name)]) for name in NAMED}
+    named = {name: int(parts[MEMORY_PARTS.index(name)]) for name in NAMED}
     rest = [i for i, name in enumerate(MEMORY_PARTS) if name not in NAMED]
-    return {**found, "other": int(parts[rest].sum())}
+    return {**named, "other": int(parts[rest].sum())}
 
 
 class MemoryUsage(NamedTuple):
@@ -64,8 +64,8 @@ class MemoryUsage(NamedTuple):
     @property
     def total(self) -> Floats:
         """Total memory, shape `(num_changes,)` [bytes]."""
-        found: Floats = self.kept.sum(axis=1)
-        return found
+        total: Floats = self.kept.sum(axis=1)
+        return total
 
     def peak(self) -> int:
         """Return the place of the largest total: of equal ones the first in the last such step."""
@@ -169,5 +169,5 @@ class LaunchedKernels:
 
     def of(self, rank: int, activity: str, name: str) -> KernelSequence:
         """Return the kernels of a rank's span; a single one if unknown."""
-        found = self.kernels.get((activity, name))
-        return WHOLE if found is None else found[0][found[1][rank]]
+        sequences = self.kernels.get((activity, name))
+        return WHOLE if sequences is None else sequences[0][sequences[1][rank]]

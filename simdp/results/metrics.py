@@ -94,15 +94,15 @@ class Idle:
 
         ``start`` and ``end`` have the shape `(..., num_ranks)`, like the result.
         """
-        found = np.zeros(start.shape)
+        idle = np.zeros(start.shape)
         first = bisect_right(self._latest_end, float(start.min()))
         last = bisect_left(self._earliest_begin, float(end.max()))
         everyone = is_everyone(ranks, len(self._gaps[0][0]))
         for begin, until in self._gaps[first:last]:
             if not everyone:
                 begin, until = begin[ranks], until[ranks]
-            found += np.maximum(np.minimum(end, until) - np.maximum(start, begin), 0.0)
-        return found
+            idle += np.maximum(np.minimum(end, until) - np.maximum(start, begin), 0.0)
+        return idle
 
 
 def _gaps_by_rank(work: list[SpanBlock], world_size: int) -> list[tuple[Floats, Floats]]:
@@ -115,15 +115,15 @@ def _gaps_by_rank(work: list[SpanBlock], world_size: int) -> list[tuple[Floats, 
     order = np.lexsort([columns["start"], columns["rank"]])
     rank, start, end = (columns[key][order] for key in ("rank", "start", "end"))
     cuts = np.searchsorted(rank, np.arange(world_size + 1)).tolist()
-    found = []
+    gaps_of_ranks = []
     for first, last in pairwise(cuts):
         done = np.maximum.accumulate(end[first:last])
         begin, until = np.append(-np.inf, done), np.append(start[first:last], np.inf)
         rests = until > begin
-        found.append((begin[rests], until[rests]))
-    ends = np.full((2, max(len(begin) for begin, _ in found), world_size), np.inf)
-    for one, gaps in enumerate(found):
-        ends[:, : len(gaps[0]), one] = gaps
+        gaps_of_ranks.append((begin[rests], until[rests]))
+    ends = np.full((2, max(len(begin) for begin, _ in gaps_of_ranks), world_size), np.inf)
+    for rank_number, gaps in enumerate(gaps_of_ranks):
+        ends[:, : len(gaps[0]), rank_number] = gaps
     return [(begin, until) for begin, until in zip(*ends, strict=True)]
 
 
@@ -452,14 +452,14 @@ def exposed_by_collective(
         if ACTIVITIES[block.activity] == "comm" and block.call is not None:
             key = (block.call.collective, block.call.group_size)
             groups.setdefault(key, []).append(block)
-    found, steady = dict[tuple[str, int], float](), num_steps - first
+    by_collective, steady = dict[tuple[str, int], float](), num_steps - first
     for key, blocks in groups.items():
         seconds = sum(
             float(idle.within(stack.ranks, stack.start, stack.end).sum())
             for stack, idle in _with_rests(trace, world_size, blocks)
         )
-        found[key] = seconds / steady / world_size
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+        by_collective[key] = seconds / steady / world_size
+    return dict(sorted(by_collective.items(), key=lambda pair: -pair[1]))
 
 
 def _with_rests(
@@ -575,14 +575,14 @@ def noise_scale(steps: Sequence[Squares]) -> dict[str, Any] | None:
     """
     if not steps:
         return None
-    signal = float(np.mean([one.signal for one in steps]))
-    noise = float(np.mean([one.noise for one in steps]))
-    found: dict[str, Any] = {"steps": len(steps), "signal": signal, "noise": noise}
+    signal = float(np.mean([step.signal for step in steps]))
+    noise = float(np.mean([step.noise for step in steps]))
+    scales: dict[str, Any] = {"steps": len(steps), "signal": signal, "noise": noise}
     scale = noise / signal if signal > 0 and noise > 0 else None
-    batch = max(one.global_batch for one in steps)
+    batch = max(step.global_batch for step in steps)
     more = None if scale is None else 1 + batch / scale
     longer = None if scale is None else 1 + scale / batch
-    return found | {"noise_scale": scale, "samples": more, "steps_taken": longer}
+    return scales | {"noise_scale": scale, "samples": more, "steps_taken": longer}
 
 
 WAIT = ACTIVITIES.index("wait")
@@ -614,7 +614,7 @@ def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
     worst, median = steady.argmax(axis=1), np.median(steady, axis=1)
     beyond = steady.max(axis=1) - median
     counts = beyond > ALIKE * median
-    found = [
+    ranks = [
         {
             "rank": rank,
             "node": rank // local_size,
@@ -623,7 +623,7 @@ def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
         }
         for rank in np.unique(worst[counts]).tolist()
     ]
-    return sorted(found, key=lambda one: (-one["seconds"], one["rank"]))
+    return sorted(ranks, key=lambda record: (-record["seconds"], record["rank"]))
 
 
 # Money --------------------------------------------------------------------------------------------
@@ -668,8 +668,8 @@ class Rates(NamedTuple):
 
     def scaled(self, share: float) -> Rates:
         """Return the rates of a part of the cluster, or of several like it."""
-        each = (None if value is None else share * value for value in self[:4])
-        price, busy, waiting, rest = each
+        rates = (None if value is None else share * value for value in self[:4])
+        price, busy, waiting, rest = rates
         ends = self.waiting_between
         between = None if ends is None else (share * ends[0], share * ends[1])
         return Rates(price, busy, waiting, rest, share * self.node, between)
@@ -746,18 +746,18 @@ def step_bill(rates: Rates, metrics: Metrics) -> dict[str, dict[str, float | Non
     """
     waiting = metrics.waiting_s
     step = bill(rates, metrics.busy_s, waiting, metrics.other_s)
-    found = {"step": step._asdict(), "exposed": bill(rates, 0.0, waiting, 0.0)._asdict()}
+    bills = {"step": step._asdict(), "exposed": bill(rates, 0.0, waiting, 0.0)._asdict()}
     for name, rate in (
         ("million_samples", metrics.throughput_samples_per_s),
         ("million_tokens", metrics.tokens_per_s),
     ):
         done = (rate or 0.0) * metrics.step_time_s
         if done:
-            found[name] = {
+            bills[name] = {
                 part: None if value is None else value * MILLION / done
                 for part, value in step._asdict().items()
             }
-    return found
+    return bills
 
 
 def lasting(rates: Rates, metrics: Metrics, seconds: float) -> Bill[float]:
@@ -795,9 +795,9 @@ def to_json(baselines: Sequence[Baseline]) -> str:
     renamed = [
         {
             f"{k}_s" if isinstance(v, float) else k: v
-            for k, v in asdict(one).items()
+            for k, v in asdict(baseline).items()
             if v is not None
         }
-        for one in baselines
+        for baseline in baselines
     ]
     return json.dumps({"baselines": renamed}, indent=1, allow_nan=False) + "\n"

@@ -78,8 +78,8 @@ class Option:
 
     def value(self, way: str) -> float | None:
         """Return one of its figures: a value of `GOALS`, or of `WAYS`."""
-        found: float | None = getattr(self, way)
-        return found
+        figure: float | None = getattr(self, way)
+        return figure
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,16 @@ class PlanResult(Inline):
     @property
     def options(self) -> tuple[Option, ...]:
         """All its options, each once: the best, the next ones, the front, or the nearest."""
-        found: list[Option] = []
+        options: list[Option] = []
         nearest = () if self.nearest is None else (self.nearest,)
         for option in (*self.best, *self.front, *nearest):
-            if all(option.set != other.set for other in found):
-                found.append(option)
-        return tuple(found)
+            if all(option.set != other.set for other in options):
+                options.append(option)
+        return tuple(options)
 
     def number(self, option: Option) -> int:
         """Return its place among `options`, from 1; also that of its file."""
-        return next(n for n, one in enumerate(self.options, 1) if one.set == option.set)
+        return next(n for n, other in enumerate(self.options, 1) if other.set == option.set)
 
     @property
     def is_order_sure(self) -> bool:
@@ -194,8 +194,8 @@ class PlanResult(Inline):
         nearest = rest.pop("nearest")
         return cls(
             version=rest.pop("simdp"),
-            best=tuple(Option(**one) for one in rest.pop("best")),
-            front=tuple(Option(**one) for one in rest.pop("front")),
+            best=tuple(Option(**option) for option in rest.pop("best")),
+            front=tuple(Option(**option) for option in rest.pop("front")),
             nearest=None if nearest is None else Option(**nearest),
             notes=tuple(rest.pop("notes")),
             **rest,

@@ -54,8 +54,8 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> Columns:
     """
     listed = list(rows)
     names = dict.fromkeys(name for row in listed for name in row if name != FAILED)
-    found = {name: _of_one_type([row.get(name) for row in listed]) for name in names}
-    return found | {FAILED: [row.get(FAILED) for row in listed]}
+    columns = {name: _of_one_type([row.get(name) for row in listed]) for name in names}
+    return columns | {FAILED: [row.get(FAILED) for row in listed]}
 
 
 def figures_of(
@@ -66,17 +66,17 @@ def figures_of(
     Nested ones have a dotted name. Lists have their largest value, or the last, as ``last_loss``,
     if their declaration gives one.
     """
-    found: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     for name, label in LABELS.items():
         value = metrics[name]
         if isinstance(value, list):
             if label.reduced == "largest":
-                found[name] = max(value, default=None)
+                row[name] = max(value, default=None)
             elif label.reduced == "last":
-                found[f"last_{name}"] = value[-1] if value else None
+                row[f"last_{name}"] = value[-1] if value else None
         elif value is not None and value == value:  # NaN: it was not timed
-            found |= dict(_flat(name, value))
-    return found | dict(_flat("cost", cost or {})) | dict(_flat("target", target or {}))
+            row |= dict(_flat(name, value))
+    return row | dict(_flat("cost", cost or {})) | dict(_flat("target", target or {}))
 
 
 def as_dataframe(columns: Columns) -> Any:
@@ -299,10 +299,10 @@ class Study(Inline):
 
     def in_order(self) -> list[Result | FailedPoint]:
         """Return all points of the grid in its order, with or without a result."""
-        found: list[Result | FailedPoint] = list(self.points)
-        for one in self.failed:  # in rising order, so that each comes to its place
-            found.insert(one.number, one)
-        return found
+        points: list[Result | FailedPoint] = list(self.points)
+        for failure in self.failed:  # in rising order, so that each comes to its place
+            points.insert(failure.number, failure)
+        return points
 
     def to_json(self) -> str:
         """Write result.json, one value per line; non-finite numbers become null."""

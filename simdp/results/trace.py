@@ -546,16 +546,18 @@ def _text(value: Any) -> Array:
 
 
 def _packed(kind: str, rows: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> dict[str, Array]:
-    found: dict[str, Array] = {f"{kind}.lengths": np.array([len(row[0]) for row in rows], np.int64)}
+    arrays: dict[str, Array] = {
+        f"{kind}.lengths": np.array([len(row[0]) for row in rows], np.int64)
+    }
     for i, field in enumerate(fields):
         values = [row[i] for row in rows]
         dtype = np.int64 if field in INTEGERS else np.float64
         flat = [np.atleast_1d(np.asarray(value, dtype=dtype)) for value in values]
-        found[f"{kind}.{field}"] = np.concatenate(flat) if flat else np.empty(0, dtype)
-        found[f"{kind}.{field}.arrays"] = np.array([np.ndim(value) > 0 for value in values], bool)
+        arrays[f"{kind}.{field}"] = np.concatenate(flat) if flat else np.empty(0, dtype)
+        arrays[f"{kind}.{field}.arrays"] = np.array([np.ndim(value) > 0 for value in values], bool)
         whole = [np.asarray(value).dtype.kind in "iu" for value in values]
-        found[f"{kind}.{field}.whole"] = np.array(whole, bool)
-    return found
+        arrays[f"{kind}.{field}.whole"] = np.array(whole, bool)
+    return arrays
 
 
 def _unpacked(

@@ -302,14 +302,14 @@ class Validation(Inline):
             points=tuple(point for point in self.points if point.cluster == cluster),
             rows=tuple(row for row in self.rows if row.cluster == cluster),
             noise={cluster: self.noise[cluster]},
-            excluded=tuple(one for one in self.excluded if one.cluster == cluster),
-            memory=tuple(one for one in self.memory if one.cluster == cluster),
+            excluded=tuple(row for row in self.excluded if row.cluster == cluster),
+            memory=tuple(row for row in self.memory if row.cluster == cluster),
             not_compared=(),
         )
 
     def memory_error(self) -> float | None:
         """Mean absolute error of the peaks of memory; None without any."""
-        return _mean(abs(one.error) for one in self.memory if one.error is not None)
+        return _mean(abs(peak.error) for peak in self.memory if peak.error is not None)
 
     def not_fitting(self) -> list[StepComparison]:
         """Measured steps that would not fit their device, although they ran."""
@@ -317,8 +317,8 @@ class Validation(Inline):
 
     def tables(self) -> list[tuple[CollectiveComparison, ...]]:
         """Return rows table by table."""
-        found = grouped(((row.scenario, row.table), row) for row in self.rows)
-        return [tuple(rows) for rows in found.values()]
+        groups = grouped(((row.scenario, row.table), row) for row in self.rows)
+        return [tuple(rows) for rows in groups.values()]
 
     def step_summaries(self) -> list[ErrorSummary]:
         """Return errors of steps for each cluster with measured steps."""
@@ -339,30 +339,30 @@ class Validation(Inline):
 
     def collective_summaries(self) -> list[ErrorSummary]:
         """Return errors of the tables of each cluster with any; means over its tables."""
-        found = []
+        means = []
         for cluster in self.clusters:
             part = self.of(cluster)
             if not part.rows:
                 continue
             noise = part.noise[cluster]
-            each = [summary(cluster, rows, noise) for rows in part.tables()]
-            mean = _mean(one.mean_error for one in each)
-            large = _mean(one.large_error for one in each)
+            summaries = [summary(cluster, rows, noise) for rows in part.tables()]
+            mean = _mean(table_errors.mean_error for table_errors in summaries)
+            large = _mean(table_errors.large_error for table_errors in summaries)
             whole = summary(cluster, part.rows, noise)
-            ring = _mean(one.ring_error for one in each)
-            found.append(replace(whole, mean_error=mean, large_error=large, ring_error=ring))
-        return found
+            ring = _mean(table_errors.ring_error for table_errors in summaries)
+            means.append(replace(whole, mean_error=mean, large_error=large, ring_error=ring))
+        return means
 
     def coverages(self) -> list[Coverage]:
         """Count predicted steps, and sizes of collectives, in their 90 % intervals."""
-        found = []
+        coverages = []
         both: tuple[tuple[str, Sequence[TimeComparison]], ...]
         both = (("steps", self.points), ("collectives", self.rows))
         for kind, every in both:
-            inside = [one.is_inside for one in every if one.is_predicted]
+            inside = [point.is_inside for point in every if point.is_predicted]
             if inside:
-                found.append(Coverage(kind, sum(inside), len(inside)))
-        return found
+                coverages.append(Coverage(kind, sum(inside), len(inside)))
+        return coverages
 
     def beyond(self, limit: float) -> list[tuple[str, str, float]]:
         """Return clusters with a larger mean error of predicted points.
@@ -370,8 +370,8 @@ class Validation(Inline):
         Each with ``"steps"``, ``"collectives"`` or ``"peaks of memory"``, and the error.
         """
         errors = [
-            *((one.name, "steps", one.mean_error) for one in self.step_summaries()),
-            *((one.name, "collectives", one.mean_error) for one in self.collective_summaries()),
+            *((steps.name, "steps", steps.mean_error) for steps in self.step_summaries()),
+            *((rows.name, "collectives", rows.mean_error) for rows in self.collective_summaries()),
             *((name, "peaks of memory", self.of(name).memory_error()) for name in self.clusters),
         ]
         return [
@@ -390,18 +390,18 @@ class Validation(Inline):
         return {
             "simdp": self.version,
             "overall": None if overall is None else asdict(overall),
-            "clusters": [asdict(one) for one in self.step_summaries()],
+            "clusters": [asdict(record) for record in self.step_summaries()],
             "scenarios": [
-                {"cluster": cluster, **asdict(one)}
+                {"cluster": cluster, **asdict(record)}
                 for cluster in self.clusters
-                for one in self.scenario_summaries(cluster)
+                for record in self.scenario_summaries(cluster)
             ],
-            "collectives": [asdict(one) for one in self.collective_summaries()],
+            "collectives": [asdict(record) for record in self.collective_summaries()],
             "points": [point.plain() for point in self.points],
             "collective_points": [row.plain() for row in self.rows],
-            "excluded": [asdict(one) for one in self.excluded],
-            "memory": [one.plain() for one in self.memory],
-            "not_compared": [asdict(one) for one in self.not_compared],
+            "excluded": [asdict(record) for record in self.excluded],
+            "memory": [record.plain() for record in self.memory],
+            "not_compared": [asdict(record) for record in self.not_compared],
             "sources": self.sources,
         }
 
@@ -423,7 +423,7 @@ def summary(name: str, points: Sequence[TimeComparison], noise: float) -> ErrorS
         tau=kendall_tau([p for p in points if isinstance(p, StepComparison)], noise),
         inside=_mean(float(point.is_inside) for point in predicted),
         linear_error=_mean(_off(step.linear, step.measured) for step in steps),
-        ring_error=_mean(_off(one.ring, one.measured) for one in both),
+        ring_error=_mean(_off(point.ring, point.measured) for point in both),
         large_error=_mean(abs(row.error) for row in rows if row.nbytes >= LARGE_NBYTES),
     )
 
@@ -527,7 +527,7 @@ class LeftOut:
         """Points that were left out and are predicted."""
         points = [p for p, at in zip(self.whole.points, self.of_points, strict=True) if _in(at)]
         rows = [row for row, at in zip(self.whole.rows, self.of_rows, strict=True) if _in(at)]
-        clusters = {one.cluster for one in (*points, *rows)}
+        clusters = {point.cluster for point in (*points, *rows)}
         return replace(
             self.whole,
             points=tuple(points),
@@ -543,23 +543,23 @@ class LeftOut:
             ("steps", self.whole.points, self.of_points),
             ("collectives", self.whole.rows, self.of_rows),
         )
-        found = []
+        folds = []
         for kind, points, places in both:
             groups: dict[str, list[tuple[TimeComparison, HeldOutPoint]]] = {}
             for point, place in zip(points, places, strict=True):
                 if place.fold is not None and place.counts:
                     groups.setdefault(place.fold, []).append((point, place))
-            found += [self._fold(name, kind, group) for name, group in groups.items()]
-        return tuple(found)
+            folds += [self._fold(name, kind, group) for name, group in groups.items()]
+        return tuple(folds)
 
     def means(self) -> list[Means]:
         """Return means over the folds of steps, and over those of collectives, if any."""
-        found = []
+        means = []
         for kind in ("steps", "collectives"):
             folds = [fold for fold in self.folds if fold.kind == kind]
             if folds:
                 widths = [fold.width for fold in folds if fold.width is not None]
-                found.append(
+                means.append(
                     Means(
                         kind=kind,
                         num_folds=len(folds),
@@ -572,7 +572,7 @@ class LeftOut:
                         fit_error=_mean_error([fold.fit_error for fold in folds]),
                     )
                 )
-        return found
+        return means
 
     def to_json(self) -> str:
         """Write validation.json."""
@@ -580,10 +580,10 @@ class LeftOut:
         whole |= {
             "leave_out": self.by,
             "folds": [asdict(fold) for fold in self.folds],
-            "means": [asdict(one) for one in self.means()],
+            "means": [asdict(record) for record in self.means()],
             "points": _plain(self.whole.points, self.of_points),
             "collective_points": _plain(self.whole.rows, self.of_rows),
-            "excluded": [asdict(one) for one in self.whole.excluded],
+            "excluded": [asdict(record) for record in self.whole.excluded],
         }
         return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
@@ -591,22 +591,22 @@ class LeftOut:
         self, name: str, kind: str, group: Sequence[tuple[TimeComparison, HeldOutPoint]]
     ) -> FoldResult:
         points = [point for point, _ in group]
-        found = summary(name, points, max(self.whole.noise[point.cluster] for point in points))
-        assert found.mean_error is not None
-        assert found.worst_error is not None
-        assert found.inside is not None
+        errors = summary(name, points, max(self.whole.noise[point.cluster] for point in points))
+        assert errors.mean_error is not None
+        assert errors.worst_error is not None
+        assert errors.inside is not None
         fitted = [abs(place.fitted / point.measured - 1) for point, place in group]
         return FoldResult(
             name=name,
             kind=kind,
-            num_points=found.num_predicted,
-            mean_error=found.mean_error,
-            worst_error=found.worst_error,
-            tau=found.tau,
-            inside=found.inside,
+            num_points=errors.num_predicted,
+            mean_error=errors.mean_error,
+            worst_error=errors.worst_error,
+            tau=errors.tau,
+            inside=errors.inside,
             width=_width(points),
             fit_error=_mean_error(fitted),
-            large_error=found.large_error,
+            large_error=errors.large_error,
         )
 
 
@@ -671,8 +671,8 @@ def num_series(points: Sequence[TimeComparison]) -> int:
     """Count the tables of collectives and the scenarios of steps."""
     return len(
         {
-            (one.scenario, one.table if isinstance(one, CollectiveComparison) else None)
-            for one in points
+            (point.scenario, point.table if isinstance(point, CollectiveComparison) else None)
+            for point in points
         }
     )
 
