@@ -295,7 +295,7 @@ def test_a_buffer_is_cut_into_one_chunk_at_least(algorithm, n):
 
 
 @every_algorithm
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(
     n=st.integers(1, 17), num_elements=st.integers(0, 10**7), itemsize=st.sampled_from([2, 4, 8])
 )

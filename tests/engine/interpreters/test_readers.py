@@ -46,7 +46,7 @@ def several():
         yield pytest.param({"kind": kind}, INFER, id=f"{kind} {INFER}")
 
 
-some_cases = for_some(("strategy", "options"), list(several()), 2)
+some_cases = for_some(("strategy", "options"), list(several()), 4)
 
 
 def plain(value):

@@ -103,7 +103,7 @@ EXACT = {
 LATE = [{"kind": "lognormal", "sigma": 0.3}]
 
 
-@for_some("name", EXACT, 4)
+@for_some("name", EXACT, 6)
 def test_a_restarted_run_ends_with_the_bits_of_the_run_that_never_failed(name):
     strategy, options = EXACT[name]
     strategy = {"kind": strategy} if isinstance(strategy, str) else strategy
@@ -215,7 +215,7 @@ GROUPED = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, GROUPED))
+@pytest.mark.parametrize("name", one_in(4, GROUPED))
 @pytest.mark.parametrize("fabric", ["vector", "event"])
 def test_groups_drop_out_and_come_back_as_under_torchft(name, fabric):
     world_size, strategy = GROUPED[name]

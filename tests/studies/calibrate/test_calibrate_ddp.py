@@ -134,6 +134,7 @@ def test_a_constant_that_nothing_depends_on_is_said_to_be_open(tmp_path):
     assert calibrate_ddp([path], free).undetermined == ["collectives.cost.hop.intra.simple"]
 
 
+@pytest.mark.long
 def test_without_asking_the_network_is_fitted_as_far_as_points_go(tmp_path):
     found = fit_steps([write(tmp_path, measured(ROLES))])
     keys = [constant.key for constant in found.fit.constants]

@@ -166,6 +166,7 @@ def test_of_two_step_times_the_loss_of_scaling_is_held_against_what_is_due():
     assert 340e-3 < lost.exposed_comm_s < 410e-3
 
 
+@pytest.mark.long
 def test_nodes_may_be_of_another_size():
     options = {"gpus": 16, "parameters": "1e9", "comm": "10%"}
     whole, parts = found(**options), found(**options, **{"node-size": 2})
@@ -331,6 +332,7 @@ def test_nodes_that_no_machine_has_are_assumed_and_said_to_be():
     assert one_node.expected["exposed_comm_s"] < diagnosis.expected["exposed_comm_s"]
 
 
+@pytest.mark.long
 def test_a_smaller_job_has_nodes_of_the_same_size():
     options = {**SMALL_NODES, "gpus": None, "comm": None, "step": "400ms@4,870ms@8"}
     few, many = (

@@ -27,9 +27,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def local():
-    """Two processes that are started again when they die."""
+    """A process that is started again when it dies."""
     options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": 60}
-    with distributed.LocalCluster(n_workers=2, **options) as local:
+    with distributed.LocalCluster(n_workers=1, **options) as local:
         yield local
 
 
@@ -49,7 +49,7 @@ def die_once(folder, number):
 
 def test_each_item_comes_once_and_what_fails_has_a_reason(local):
     with executor_for(scheduler=local.scheduler_address) as cluster:
-        assert cluster.workers == 2
+        assert cluster.workers == 1
         found = list(cluster.each(half, range(30)))
         assert list(cluster.each(half, [])) == []
     assert sorted(number for number, _ in found) == list(range(30))

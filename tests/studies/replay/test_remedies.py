@@ -41,6 +41,7 @@ def test_of_exposed_communication(tmp_path):
     assert best(found, "over 4 micro-batches").step_time_s == pytest.approx(per_step, rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_exchange_a_step_comes_first_where_each_micro_step_has_one(tmp_path):
     raw = job({"kind": "ddp", "no_sync": False})

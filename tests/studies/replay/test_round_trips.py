@@ -121,7 +121,7 @@ def test_micro_steps_are_found(tmp_path):
         {"kind": "zero2"},
         {"kind": "zero3"},
     ],
-    4,
+    7,
 )
 def test_what_each_micro_step_exchanges_is_found(tmp_path, strategy):
     raw = scenario(strategy=strategy, n=4, cluster={"devices_per_node": 2}, grad_accum=3)
