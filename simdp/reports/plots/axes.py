@@ -101,7 +101,7 @@ def _heights(chart: Chart) -> tuple[float, float]:
     low = min(low, float(ends.min(initial=low)))
     longest = float(ends.max(initial=high))
     high = max(high, longest if low < 0 else min(longest, MOST_ABOVE * high))
-    has_names = any(stretch.is_marked for stretch in chart.stretches)
+    has_names = bool(chart.stretches) or any(note.side[:2] == "up" for note in chart.notes)
     if chart.y.scale == "log":
         span = max(high / low, 1.5)
         return low / span**MARGIN, high * span ** (0.16 if has_names else MARGIN)

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgba
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, MaxNLocator
@@ -73,7 +72,7 @@ def _tops(lane: Ints | int, rank: Ints | int, row_of: Floats) -> Floats:
 
 
 def _draw_bars(ax: Axes, bars: Bars, row_of: Floats, per_second: float, pixel: float) -> None:
-    """Draw each activity's bars as one collection; partly filled ones are paler."""
+    """Draw each activity's bars as one collection."""
     # A wide bar ends a little early, to leave a gap before its neighbour.
     width = bars.end - bars.start
     short = np.where((width > THIN * pixel) & (bars.name != ""), 1.5 * pixel, 0.0)
@@ -89,14 +88,14 @@ def _draw_bars(ax: Axes, bars: Bars, row_of: Floats, per_second: float, pixel: f
         mine = bars.activity == ACTIVITIES.index(activity)
         if not mine.any():
             continue
-        colors = [to_rgba(fill.color, part) for part in bars.fill[mine]]
-        plain = PolyCollection(list(corners[mine]), facecolors=colors, edgecolors="none")
+        plain = PolyCollection(list(corners[mine]), facecolors=fill.color, edgecolors="none")
         plain.set_label(activity)
+        plain.set_snap(False)  # a bar narrower than a pixel is as pale as it is narrow
         ax.add_collection(plain, autolim=False)
-        full = mine & (bars.fill == 1)
-        if fill.hatch and full.any():
+        wide = mine & (width > THIN * pixel)
+        if fill.hatch and wide.any():
             edges: Look = {"edgecolors": fill.hatch_color, "hatch": fill.hatch}
-            lines = PolyCollection(list(corners[full]), facecolors="none", linewidths=0.0, **edges)
+            lines = PolyCollection(list(corners[wide]), facecolors="none", linewidths=0.0, **edges)
             ax.add_collection(lines, autolim=False)
 
 
@@ -258,11 +257,8 @@ def _block(layer: str) -> str:
 
 
 Names = NDArray[np.object_]
-# Narrower neighbouring bars with narrower gaps are drawn together, as their share of the time in
-# bins of this width [pixels]
-THIN, BIN = 3.0, 4.0
+THIN = 3.0  # width up to which neighbouring bars are counted, not named [pixels]
 WIDE = 2.0  # least width of a collective with a name of its own [points]
-LEVELS = 8  # shades of a band
 MIN_IN_BAND = 3  # least number of bars in a band
 
 
@@ -275,7 +271,6 @@ class Bars(NamedTuple):
     name: Names  # written into the bar if there is room
     start: Floats  # since the begin of the window [s]
     end: Floats  # since the begin of the window [s]
-    fill: Floats  # busy share of the bar's time: 1, or less in a band
 
 
 class Band(NamedTuple):
@@ -298,7 +293,7 @@ def bars_of(
     pixel = PIXEL * length
     if not len(trace):
         none, never = np.zeros(0, dtype=np.int64), np.zeros(0)
-        return Bars(none, none, none, never.astype(object), never, never, never), []
+        return Bars(none, none, none, never.astype(object), never, never), []
     rank, lane, step, activity = trace.rank, trace.lane, trace.step, trace.activity
     start = np.maximum(trace.start, window.begin) - window.begin
     end = np.minimum(trace.end, window.end) - window.begin
@@ -310,9 +305,7 @@ def bars_of(
     new[1:] |= (lane[1:] != COMPUTE_LANE) & (trace.name[1:] != trace.name[:-1])
     heads = np.flatnonzero(new)
     end = np.maximum.reduceat(end, heads)
-    full = np.ones(len(heads))
-    keys = rank[heads], lane[heads], activity[heads], name[heads]
-    bars = Bars(*keys, start[heads], end, full)
+    bars = Bars(rank[heads], lane[heads], activity[heads], name[heads], start[heads], end)
     return _with_bands(bars, trace.name[heads], trace.names, pixel)
 
 
@@ -332,88 +325,37 @@ def _names(trace: Trace, start: Floats, end: Floats, per_second: float, apart: b
         return name
     for code in (ACTIVITIES.index("forward"), ACTIVITIES.index("backward")):
         mine = activity == code
-        one = mine & (rank == rank[0]) & (step == step.max())  # its blocks are everyone's
-        found = blocks(own[one].tolist(), start[one] * per_second, end[one] * per_second)
-        if found:
-            name[mine] = [found.get(layer, "") for layer in own[mine]]
+        last = mine & (rank == rank[0]) & (step == step.max())  # its blocks are everyone's
+        names = blocks(own[last].tolist(), start[last] * per_second, end[last] * per_second)
+        if names:
+            name[mine] = [names.get(layer, "") for layer in own[mine]]
     return name
 
 
 def _with_bands(bars: Bars, code: Ints, names: list[str], pixel: float) -> tuple[Bars, list[Band]]:
-    """Replace runs of narrow bars by bands; a single narrow bar is widened to a pixel.
+    """Count runs of narrow bars instead of naming each.
 
     ``code`` are the places of the bars' names in ``names``.
     """
-    run = _runs(bars, pixel)
-    size = np.bincount(run)
-    banded = size[run] >= MIN_IN_BAND
-    alone = ~banded & (bars.end > bars.start)
-    width = bars.end - bars.start
-    wide = bars._replace(
-        end=np.where(width < pixel, bars.start + pixel, bars.end),
-        fill=np.minimum(1.0, np.maximum(width / pixel, 1 / LEVELS)),
-    )
-    kept = _part(wide, alone)
-    if not banded.any():
-        return kept, []
-    parts, found = [kept], []
-    inside = _part(bars, banded)
-    parts.append(_binned(inside, run[banded], pixel))
-    for number in np.unique(run[banded]):
-        mine = np.flatnonzero(run == number)
-        said = _said(bars.activity[mine], [names[i] for i in code[mine]])
-        if bars.lane[mine[0]] != COMPUTE_LANE:
-            first, last = float(bars.start[mine[0]]), float(bars.end[mine].max())
-            found.append(Band(int(bars.rank[mine[0]]), int(bars.lane[mine[0]]), first, last, said))
-    return Bars(*(np.concatenate(column) for column in zip(*parts, strict=True))), found
-
-
-def _part(bars: Bars, which: Bools) -> Bars:
-    return Bars._make(column[which] for column in bars)
-
-
-def _runs(bars: Bars, pixel: float) -> Ints:
-    """Number runs of narrow bars with narrow gaps; every wide bar is a run."""
     thin: Bools = bars.end - bars.start < THIN * pixel
     new = changes(bars.rank, bars.lane)
     new[1:] |= ~thin[1:] | ~thin[:-1] | (bars.start[1:] - bars.end[:-1] > THIN * pixel)
-    return np.cumsum(new) - 1
+    run = np.cumsum(new) - 1
+    bands = []
+    for number in np.flatnonzero(np.bincount(run) >= MIN_IN_BAND):
+        first, last = np.searchsorted(run, [number, number + 1])
+        inside = slice(first, last)
+        if bars.lane[first] != COMPUTE_LANE:
+            text = _count(bars.activity[inside], [names[i] for i in code[inside]])
+            place = int(bars.rank[first]), int(bars.lane[first]), float(bars.start[first])
+            bands.append(Band(*place, float(bars.end[inside].max()), text))
+        bars.name[inside] = ""
+    return bars, bands
 
 
-def _said(activity: Ints, names: list[str]) -> str:
+def _count(activity: Ints, names: list[str]) -> str:
     """Count the bars of a band by name; waits belong to collectives."""
     comm = ACTIVITIES.index("comm")
     named = [name for name, code in zip(names, activity, strict=True) if code == comm] or names
     kinds = list(dict.fromkeys(name.partition(" ")[0] for name in named))
     return f"{len(named)} × {kinds[0] if len(kinds) == 1 and kinds[0] else 'comm'}"
-
-
-def _binned(bars: Bars, run: Ints, pixel: float) -> Bars:
-    """Sum the time of each activity in bins of a run; neighbours of one shade become one bar."""
-    width = BIN * pixel
-    low = (bars.start / width + 1e-9).astype(np.int64)
-    edge = (low + 1) * width
-    # A bar is narrower than a bin, so that it lies in one or in two.
-    first = np.minimum(bars.end, edge) - bars.start
-    second = np.maximum(bars.end - edge, 0.0)
-    places = np.concatenate([np.stack([run, bars.activity, low]), [run, bars.activity, low + 1]], 1)
-    taken = np.concatenate([first, second])
-    places, taken = places[:, taken > 0], taken[taken > 0]
-    cells, number = np.unique(places, axis=1, return_inverse=True)
-    total = np.bincount(number.reshape(-1), taken, minlength=cells.shape[1])
-    known, heads = np.unique(run, return_index=True)
-    begin, finish = bars.start[heads], np.maximum.reduceat(bars.end, heads)
-    place = np.searchsorted(known, cells[0])
-    start = np.maximum(cells[2] * width, begin[place])
-    end = np.minimum((cells[2] + 1) * width, finish[place])
-    share = total / np.maximum(end - start, 1e-300)
-    fill = np.clip(np.ceil(share * LEVELS - 1e-6), 1, LEVELS) / LEVELS
-    # Ordered by run, activity and bin: a bar is a run of one shade without a gap.
-    new = changes(*cells[:2], fill)
-    new[1:] |= cells[2, 1:] != cells[2, :-1] + 1
-    firsts = np.flatnonzero(new)
-    lasts = np.append(firsts[1:], len(fill)) - 1
-    mine = heads[place[firsts]]
-    name = np.full(len(firsts), "", dtype=object)
-    keys = bars.rank[mine], bars.lane[mine], cells[1, firsts], name
-    return Bars(*keys, start[firsts], end[lasts], fill[firsts])
