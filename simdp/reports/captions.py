@@ -44,8 +44,8 @@ def about_scenario(scenario: Mapping[str, Any], varied: Iterable[str]) -> str:
 def _sets(keys: Iterable[str], key: str, exactly: bool = False) -> bool:
     """Return whether a key sets a part of a scenario; or, ``exactly``, its kind."""
     if exactly:
-        return any(one in (key, f"{key}.kind") for one in keys)
-    return any(one == key or one.startswith(f"{key}.") for one in keys)
+        return any(name in (key, f"{key}.kind") for name in keys)
+    return any(name == key or name.startswith(f"{key}.") for name in keys)
 
 
 def _sets_model(keys: Iterable[str]) -> bool:
@@ -88,19 +88,19 @@ def _presets(kind: str) -> list[tuple[str, Mapping[str, Any]]]:
     """List the presets of a kind, resolved, without options that depend on the data."""
     from simdp.workload.models import PRESETS, read_model
 
-    found = list[tuple[str, Mapping[str, Any]]]()
+    presets = list[tuple[str, Mapping[str, Any]]]()
     for name in PRESETS.names():
         if PRESETS[name].get("kind") == kind:
             values = read_model(name).model_dump(mode="json")
-            found.append((name, {key: v for key, v in values.items() if not _is_free(key)}))
-    return found
+            presets.append((name, {key: v for key, v in values.items() if not _is_free(key)}))
+    return presets
 
 
 def _given(value: Any) -> Any:
     """Drop the options that are None."""
     if not isinstance(value, Mapping):
         return value
-    return {key: one for key, one in value.items() if one is not None}
+    return {key: option for key, option in value.items() if option is not None}
 
 
 def _is_free(key: str) -> bool:
@@ -114,13 +114,13 @@ def cluster_name(cluster: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
     counted = bool(n) and not _sets(keys, "cluster.world_size")
     device = "" if _sets(keys, "cluster.device") else _device(cluster.get("device"))
     name = device or str(cluster.get("machine") or "")
-    said = [f"{n} × {name}" if name else f"{n} ranks"] if counted else [name] * bool(name)
+    parts = [f"{n} × {name}" if name else f"{n} ranks"] if counted else [name] * bool(name)
     in_nodes = counted and 0 < per_node < n and not _sets(keys, "cluster.devices_per_node")
-    if said and in_nodes:
-        said[0] += f" in {n // per_node} nodes"
+    if parts and in_nodes:
+        parts[0] += f" in {n // per_node} nodes"
     if not _sets(keys, "cluster.topology"):
-        said += filter(None, [_kind(cluster.get("topology"))])
-    return ", ".join(said)
+        parts += filter(None, [_kind(cluster.get("topology"))])
+    return ", ".join(parts)
 
 
 def _device(device: Any) -> str:

@@ -105,7 +105,7 @@ def energy(kwh: float | None) -> TableCell:
     """Write an energy with three digits in a fitting unit."""
     if kwh is None:
         return TableCell("-")
-    unit, size = next((one for one in ENERGIES if kwh >= one[1]), ENERGIES[-1])
+    unit, size = next((unit_size for unit_size in ENERGIES if kwh >= unit_size[1]), ENERGIES[-1])
     return figure(kwh / size, ".3g", f" {unit}", size)
 
 

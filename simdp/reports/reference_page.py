@@ -68,8 +68,8 @@ class _Writer:
 
     def pages(self) -> dict[str, str]:
         """Write all pages, by file name."""
-        found = {f"{page}.md": self._keys_page(page) for page in self.sections}
-        return found | {f"{family}.md": self._family_page(family) for family in self.named.listed}
+        pages = {f"{page}.md": self._keys_page(page) for page in self.sections}
+        return pages | {f"{family}.md": self._family_page(family) for family in self.named.listed}
 
     def _holders(self, schema: Any) -> list[str]:
         """List the definitions with keys of their own, outside families, that a key refers to."""
@@ -121,7 +121,7 @@ class _Writer:
         parts.append(self._said(definition["description"]) + "\n")
         # Last in anyOf: keys that are required unless another key implies them.
         needs = (definition, definition.get("then", {}), definition.get("anyOf", [{}])[-1])
-        required = [key for each in needs for key in each.get("required", ())]
+        required = [key for part in needs for key in part.get("required", ())]
         rows = [
             self._row(key, schema, key in required)
             for key, schema in definition["properties"].items()
@@ -143,8 +143,8 @@ class _Writer:
         units = list(dict.fromkeys(filter(None, known)))
         units += ["%"] if schema.get("title") == "share" else []
         default = "**required**" if required else _shown(schema.get("default"))
-        said = self._said(schema.get("description", ""))
-        return [f"`{key}`", " or ".join(types), " or ".join(units), default, said]
+        meaning = self._said(schema.get("description", ""))
+        return [f"`{key}`", " or ".join(types), " or ".join(units), default, meaning]
 
     def _type(self, schema: Schema) -> str:
         """Write a value's type in words."""
@@ -181,9 +181,9 @@ class _Writer:
     def _said(self, text: str) -> str:
         """Link the names in a docstring's text that have a place of their own."""
 
-        def linked(found: re.Match[str]) -> str:
-            home = self.homes.get(found[1])
-            return f"[{found[0]}]({home})" if home else found[0]
+        def linked(name: re.Match[str]) -> str:
+            home = self.homes.get(name[1])
+            return f"[{name[0]}]({home})" if home else name[0]
 
         return re.sub(r"`(\w+)`", linked, text)
 
@@ -200,8 +200,8 @@ def _references(value: Any) -> Iterator[str]:
 def _bounds(schema: Schema) -> str:
     """Write the bounds of a number."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    said = [f"{sign} {_number(schema[key])}" for key, sign in signs.items() if key in schema]
-    return f", {', '.join(said)}" if said else ""
+    bounds = [f"{sign} {_number(schema[key])}" for key, sign in signs.items() if key in schema]
+    return f", {', '.join(bounds)}" if bounds else ""
 
 
 def _number(value: float) -> str:

@@ -97,15 +97,6 @@ class LinkGraph(Section):
 
 
 @dataclass(frozen=True)
-class Text(Section):
-    """Paragraphs."""
-
-    kind = "text"
-
-    paragraphs: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Source(Section):
     """Verbatim text to copy: YAML, a command line."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, NamedTuple
 
 from simdp.reports.charts import bandwidth, job, loss, memory, scaling, sweep, timeline, validation
 from simdp.reports.charts.chart import Picture
@@ -16,15 +15,12 @@ from simdp.results.job import JobStudy
 from simdp.results.result import Study
 from simdp.results.validation import Validation
 
-D = TypeVar("D", bound=Drawn)
 
-
-@dataclass(frozen=True)
-class ChartKind(Generic[D]):
+class ChartKind(NamedTuple):
     """A kind of picture."""
 
-    reads: type[D]  # type of the studies that it shows
-    declare: Callable[[D], Picture | None]  # None without its data
+    reads: type  # of the studies that it shows
+    declare: Callable[[Any], Picture | None]  # None without its data
     needs: str  # required data, for messages
 
     def picture(self, study: Drawn) -> Picture | None:
@@ -32,17 +28,7 @@ class ChartKind(Generic[D]):
         return self.declare(study) if isinstance(study, self.reads) else None
 
 
-AnyKind = (
-    ChartKind[CalibrationStudy]
-    | ChartKind[CollectiveStudy]
-    | ChartKind[Comparison]
-    | ChartKind[JobStudy]
-    | ChartKind[StepCalibration]
-    | ChartKind[Study]
-    | ChartKind[Validation]
-)
-
-CHARTS: dict[str, AnyKind] = {
+CHARTS: dict[str, ChartKind] = {
     "bandwidth": ChartKind(
         CollectiveStudy, bandwidth.bandwidth, "a collective that moves data, at two sizes or more"
     ),

@@ -40,15 +40,15 @@ def key_label(key: str, scenario: Mapping[str, Any]) -> str:
         return f"{_in_words(path[-1] if path else last)} {last}"
     if not (path and path[-1].isdecimal()):
         return KEY_NAMES.get(last, _in_words(last))
-    found: Any = scenario
+    entry: Any = scenario
     for part in path:
-        place = int(part) if part.isdecimal() and isinstance(found, list) else part
+        place = int(part) if part.isdecimal() and isinstance(entry, list) else part
         try:
-            found = found[place]
+            entry = entry[place]
         except (KeyError, IndexError, TypeError):
             return f"{_in_words(last)} of {path[-2]} {path[-1]}"
-    kind = found.get("kind", "") if isinstance(found, Mapping) else str(found)
-    rank = found.get("rank") if isinstance(found, Mapping) else None
+    kind = entry.get("kind", "") if isinstance(entry, Mapping) else str(entry)
+    rank = entry.get("rank") if isinstance(entry, Mapping) else None
     whose = f"rank {rank}" if rank is not None else str(kind).replace("_", " ")
     if last == "factor":
         return f"Slowdown of {whose} [x]"

@@ -50,18 +50,31 @@ def steps(
     note: str = "",
 ) -> Chart:
     """Draw the parts of steps as stacked bars; ``parts`` have the keys of `STEP_PARTS` [s]."""
-    longest = max(sum(part.get(key, 0.0) for key in STEP_PARTS) for part in parts)
-    unit, per_second = theme.time_unit(longest)
-    series = [
-        bars(name, names, [part.get(key, 0.0) * per_second for part in parts], fill)
+    shown = [
+        (name, [part.get(key, 0.0) for part in parts], fill)
         for key, (name, fill) in STEP_PARTS.items()
         if any(part.get(key) for part in parts)
     ]
+    return stacked(title, names, shown, axis=axis, said=said, note=note)
+
+
+def stacked(
+    title: str,
+    names: Sequence[str],
+    parts: Sequence[tuple[str, Sequence[float], theme.FillStyle]],
+    *,
+    axis: str = "",
+    said: str = "",
+    note: str = "",
+) -> Chart:
+    """Draw stacked bars of times [s]; each part has a name, a value for each bar, and a look."""
+    totals = [sum(values) for values in zip(*(values for _, values, _ in parts), strict=True)]
+    unit, per_second = theme.time_unit(max(totals, default=0.0))
     return Chart(
         title,
         Axis(axis, "category"),
         Axis(f"Time [{unit}], mean over ranks", unit=unit),
-        series,
+        [bars(name, names, [v * per_second for v in values], fill) for name, values, fill in parts],
         said=said,
         sideways=True,
         note=note,

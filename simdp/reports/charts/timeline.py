@@ -68,22 +68,22 @@ def _level(values: Floats, tolerance: float) -> Ints:
 def _split(label: Ints, other: Ints) -> Ints:
     """Split groups of ranks that differ in another label."""
     _, number = np.unique(label * (int(other.max()) + 1) + other, return_inverse=True)
-    found: Ints = number.reshape(-1).astype(np.int64)
-    return found
+    labels: Ints = number.reshape(-1).astype(np.int64)
+    return labels
 
 
 def listed(ranks: Iterable[int], dash: str = "–") -> str:
     """Write ranks in short: ``"0–6, 8–31"``; of many the middle is dropped."""
-    said = [
+    runs = [
         str(a) if a == b else f"{a}{', ' if b == a + 1 else dash}{b}" for a, b in consecutive(ranks)
     ]
-    text = ", ".join(said)
+    text = ", ".join(runs)
     if len(text) <= MAX_SAID:
         return text
-    shown = len(said) - 1
-    while shown > 1 and len(", ".join([*said[:shown], "…", said[-1]])) > MAX_SAID:
+    shown = len(runs) - 1
+    while shown > 1 and len(", ".join([*runs[:shown], "…", runs[-1]])) > MAX_SAID:
         shown -= 1
-    return ", ".join([*said[:shown], "…", said[-1]])
+    return ", ".join([*runs[:shown], "…", runs[-1]])
 
 
 def row_name(ranks: Sequence[int], slow: Mapping[int, str]) -> str:
@@ -92,18 +92,18 @@ def row_name(ranks: Sequence[int], slow: Mapping[int, str]) -> str:
     return f"▲ {listed(ranks)}{next(iter(factors))}" if factors else listed(ranks)
 
 
-def choose(found: Sequence[Sequence[int]], named: Sequence[int], limit: int) -> list[int]:
+def choose(rank_groups: Sequence[Sequence[int]], named: Sequence[int], limit: int) -> list[int]:
     """Choose places of groups: the first, the last, those of named ranks, and some between.
 
     ``named`` ranks are in order of importance; ``limit`` groups have room.
     """
-    if len(found) <= limit:
-        return list(range(len(found)))
-    place = {rank: number for number, ranks in enumerate(found) for rank in ranks}
-    kept = dict.fromkeys([0, len(found) - 1])
+    if len(rank_groups) <= limit:
+        return list(range(len(rank_groups)))
+    place = {rank: number for number, ranks in enumerate(rank_groups) for rank in ranks}
+    kept = dict.fromkeys([0, len(rank_groups) - 1])
     kept |= dict.fromkeys(place[rank] for rank in named if rank in place)
     chosen = [*kept][:limit]
-    rest = [number for number in range(len(found)) if number not in kept]
+    rest = [number for number in range(len(rank_groups)) if number not in kept]
     room = limit - len(chosen)
     chosen += [rest[(2 * i + 1) * len(rest) // (2 * room)] for i in range(room)]
     return sorted(chosen)
@@ -147,11 +147,11 @@ def _rows(result: Result, heading: str, num_steps: int, limit: int) -> TimelineR
     assert trace is not None, "draw only studies that fit"
     window = window_of(trace, num_steps)
     inside = window.cut(trace)
-    found = groups(inside, n, PIXEL * window.length)
+    rank_groups = groups(inside, n, PIXEL * window.length)
     slow = slow_ranks(result, inside.blocks)
-    ranks = [found[number] for number in choose(found, list(slow), limit)]
+    ranks = [rank_groups[number] for number in choose(rank_groups, list(slow), limit)]
     shown = inside.of_ranks([group[0] for group in ranks])
-    return TimelineRows(heading, window, shown, ranks, slow, len(found))
+    return TimelineRows(heading, window, shown, ranks, slow, len(rank_groups))
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from shlex import join
 from typing import Any
 
 from simdp.reports import audit_table
 from simdp.reports.figures import Row, TableCell, number, seconds
+from simdp.reports.page.run import reproduce
 from simdp.reports.sections import (
     Ledger,
     Page,
     Section,
-    Source,
     Summary,
     Table,
     Tile,
@@ -30,21 +29,21 @@ MOST_PANELS = 16
 STATUSES = {"ok": "ok", "differ": "differs", "allowed": "allowed", "not checked": "not checked"}
 
 
-def page(found: AuditReport, command: Sequence[str] = (), title: str = "") -> Page:
+def page(report: AuditReport, command: Sequence[str] = (), title: str = "") -> Page:
     """Make the page of an audit; ``title`` is the script or scenario, if not its name."""
-    name = title or found.name
+    name = title or report.name
     sections = [
-        _verdict(found),
-        _summary(found),
-        *_checks(found),
-        *_findings(found),
-        *_tensors(found),
-        *_experiments(found),
-        *_ledger(found),
-        *[Verdict("Notes", found.notes) for _ in found.notes[:1]],
-        *_reproduce(command),
+        _verdict(report),
+        _summary(report),
+        *_checks(report),
+        *_findings(report),
+        *_tensors(report),
+        *_experiments(report),
+        *_ledger(report),
+        *[Verdict("Notes", report.notes) for _ in report.notes[:1]],
+        *reproduce(command),
     ]
-    about = audit_table.title(found)
+    about = audit_table.title(report)
     foot = f"{name} · by simdp audit"
     return Page(f"{name}: is its training data-parallel?", about, sections, foot)
 
@@ -71,68 +70,71 @@ def _kind(finding: Finding) -> str:
     return "allowed" if finding.allowed else "legitimate" if finding.legitimate else "wrong"
 
 
-def _verdict(found: AuditReport) -> Section:
-    wrong = [one for one in found.findings if one.wrong]
+def _verdict(report: AuditReport) -> Section:
+    wrong = [finding for finding in report.findings if finding.wrong]
     lines = []
-    for one in wrong:
-        where = f" ({place(one)})" if one.file else ""
-        point = f"with {one.point}: " if one.point else ""
-        lines.append(f"{point}{one.cause}: {one.text or CAUSES[one.cause]}{where}")
-        if one.proof:
-            lines.append(f"proof: {one.proof}")
-        if one.remedy:
-            lines.append(f"remedy: {one.remedy}")
+    for finding in wrong:
+        where = f" ({place(finding)})" if finding.file else ""
+        point = f"with {finding.point}: " if finding.point else ""
+        lines.append(f"{point}{finding.cause}: {finding.text or CAUSES[finding.cause]}{where}")
+        if finding.proof:
+            lines.append(f"proof: {finding.proof}")
+        if finding.remedy:
+            lines.append(f"remedy: {finding.remedy}")
     if wrong:
         return Verdict("Verdict", lines, "warning")
-    said = audit_table.verdict(found)
-    level: Any = "note" if found.findings else "good"
-    return Verdict("Verdict", [f"{said[0].upper()}{said[1:]}."], level)
+    sentence = audit_table.verdict(report)
+    level: Any = "note" if report.findings else "good"
+    return Verdict("Verdict", [f"{sentence[0].upper()}{sentence[1:]}."], level)
 
 
-def _summary(found: AuditReport) -> Section:
+def _summary(report: AuditReport) -> Section:
     tiles = [
-        Tile("numbers of ranks", ", ".join(map(str, found.ranks))),
-        Tile("steps compared", str(found.steps)),
+        Tile("numbers of ranks", ", ".join(map(str, report.ranks))),
+        Tile("steps compared", str(report.steps)),
     ]
-    if found.batch is not None:
-        tiles.append(Tile("global batch", f"{found.batch:,}", "samples of a step"))
-    of = f"of {found.samples:,}" if found.samples is not None else ""
+    if report.batch is not None:
+        tiles.append(Tile("global batch", f"{report.batch:,}", "samples of a step"))
+    of = f"of {report.samples:,}" if report.samples is not None else ""
     tiles += [
-        Tile("samples seen twice", f"{found.seen_twice:,}", of),
-        Tile("samples missed", f"{found.missed:,}", of),
+        Tile("samples seen twice", f"{report.seen_twice:,}", of),
+        Tile("samples missed", f"{report.missed:,}", of),
     ]
     rows = []
-    if found.resume_same is not None:
-        said = "the same as the run that was not stopped"
-        if not found.resume_same:
-            said = "differs from the run that was not stopped"
-            said += f", first at step {found.resume_step}" if found.resume_step else ""
-        rows.append(Row("resume", "after resuming", said))
+    if report.resume_same is not None:
+        outcome = "the same as the run that was not stopped"
+        if not report.resume_same:
+            outcome = "differs from the run that was not stopped"
+            outcome += f", first at step {report.resume_step}" if report.resume_step else ""
+        rows.append(Row("resume", "after resuming", outcome))
     return Summary("Summary", tiles, rows)
 
 
-def _checks(found: AuditReport) -> Iterator[Section]:
-    if found.checks:
-        rows = [[one.topic, STATUSES[one.status], one.text, one.point] for one in found.checks]
+def _checks(report: AuditReport) -> Iterator[Section]:
+    if report.checks:
+        rows = [
+            [check.topic, STATUSES[check.status], check.text, check.point]
+            for check in report.checks
+        ]
         yield _table("Checks", ["check", "outcome", "what was found"], rows)
 
 
-def _findings(found: AuditReport) -> Iterator[Section]:
-    if not found.findings:
+def _findings(report: AuditReport) -> Iterator[Section]:
+    if not report.findings:
         return
     heads = ["cause", "kind", "where", "first difference", "what", "proof", "remedy"]
     rows = [
         [
-            one.cause,
-            _kind(one),
-            place(one) or "-",
-            _first(one),
-            one.text or CAUSES[one.cause],
-            one.proof or "-",
-            one.remedy or "-",
-            one.point,
+            finding.cause,
+            _kind(finding),
+            place(finding) or "-",
+            _first(finding),
+            finding.text or CAUSES[finding.cause],
+            finding.proof or "-",
+            finding.remedy or "-",
+            finding.point,
         ]
-        for one in found.findings
+        for finding in report.findings
     ]
     yield _table("Findings", heads, rows)
 
@@ -141,47 +143,47 @@ def _first(finding: Finding) -> str:
     """Write the first step, tensor and size of a finding."""
     size = None if finding.size is None else relative(finding.size)
     step = None if finding.step is None else f"step {finding.step}"
-    said = ", ".join(filter(None, [step, finding.tensor]))
-    return ": ".join(filter(None, [said, size])) or "-"
+    place_text = ", ".join(filter(None, [step, finding.tensor]))
+    return ": ".join(filter(None, [place_text, size])) or "-"
 
 
-def _tensors(found: AuditReport) -> Iterator[Section]:
-    if not found.tensors:
+def _tensors(report: AuditReport) -> Iterator[Section]:
+    if not report.tensors:
         return
     heads = ["stage", "tensor", "step", "ranks", "difference", "rounding explains"]
     rows = [
         [
-            one.stage,
-            one.name,
-            number(one.step, "d"),
-            f"{one.ranks[0]} and {one.ranks[1]}",
-            relative(one.size),
-            relative(one.bound),
-            one.point,
+            tensor.stage,
+            tensor.name,
+            number(tensor.step, "d"),
+            f"{tensor.ranks[0]} and {tensor.ranks[1]}",
+            relative(tensor.size),
+            relative(tensor.bound),
+            tensor.point,
         ]
-        for one in found.tensors
+        for tensor in report.tensors
     ]
     note = "Differences are relative, in the 2-norm of each tensor."
     yield _table("First tensors that differ", heads, rows, note)
 
 
-def _experiments(found: AuditReport) -> Iterator[Section]:
-    if not found.experiments:
+def _experiments(report: AuditReport) -> Iterator[Section]:
+    if not report.experiments:
         return
-    timed = any(one.seconds is not None for one in found.experiments)
+    timed = any(experiment.seconds is not None for experiment in report.experiments)
     heads = ["suspect", "change", "before", "after", "rounding explains", "vanishes"]
     rows = [
         [
-            one.suspect,
-            one.change,
-            relative(one.before),
-            relative(one.after),
-            relative(one.bound),
-            "yes" if one.explains else "no",
-            *([seconds(one.seconds)] if timed else []),
-            one.point,
+            experiment.suspect,
+            experiment.change,
+            relative(experiment.before),
+            relative(experiment.after),
+            relative(experiment.bound),
+            "yes" if experiment.explains else "no",
+            *([seconds(experiment.seconds)] if timed else []),
+            experiment.point,
         ]
-        for one in found.experiments
+        for experiment in report.experiments
     ]
     note = "Each row is a run with this change; a cause is named only if the difference vanishes."
     yield _table("Experiments", [*heads, *(["CPU time"] if timed else [])], rows, note)
@@ -197,39 +199,39 @@ def _table(
     return table_of(title, [(name, False) for name in names], shown, note)
 
 
-def _ledger(found: AuditReport) -> Iterator[Section]:
-    data, left_out = panels(found)
+def _ledger(report: AuditReport) -> Iterator[Section]:
+    data, left_out = panels(report)
     if not data["panels"]:
         return
-    said = (
+    legend = (
         "Rows are ranks, columns optimizer steps, and stripes samples, coloured by their number in "
         "the data set: ranks that read the same samples have the same stripes."
     )
-    told = "; ".join(one["said"] for one in data["panels"])
+    counts = "; ".join(panel["said"] for panel in data["panels"])
     yield Ledger(
         "Samples of each rank",
         data=data,
-        said=said,
-        note=". ".join(filter(None, [told, left_out])) + ".",
+        said=legend,
+        note=". ".join(filter(None, [counts, left_out])) + ".",
     )
 
 
-def panels(found: AuditReport) -> tuple[dict[str, Any], str]:
+def panels(report: AuditReport) -> tuple[dict[str, Any], str]:
     """Arrange a ledger for ``ledger.js``; also what is left out."""
-    keys = sorted({(row.point, row.world_size) for row in found.ledger})
+    keys = sorted({(row.point, row.world_size) for row in report.ledger})
     by_panel: dict[tuple[str, int], list[SampleRow]] = {key: [] for key in keys[:MOST_PANELS]}
-    for row in found.ledger:
+    for row in report.ledger:
         if (row.point, row.world_size) in by_panel:
             by_panel[row.point, row.world_size].append(row)
     last = _last_step([row for rows in by_panel.values() for row in rows])
-    made = [_panel(key, rows, last, found.samples) for key, rows in by_panel.items()]
-    shown = [sample for one in made for cell in one["cells"] for sample in cell[3]]
+    made = [_panel(key, rows, last, report.samples) for key, rows in by_panel.items()]
+    shown = [sample for panel in made for cell in panel["cells"] for sample in cell[3]]
     data = {
         "panels": made,
-        "steps": max((one["steps"] for one in made), default=0),
-        "first": 0 if found.samples is not None else min(shown, default=0),
-        "last": max([*shown, (found.samples or 1) - 1]),
-        "repeats": any(cell[4] for one in made for cell in one["cells"]),
+        "steps": max((panel["steps"] for panel in made), default=0),
+        "first": 0 if report.samples is not None else min(shown, default=0),
+        "last": max([*shown, (report.samples or 1) - 1]),
+        "repeats": any(cell[4] for panel in made for cell in panel["cells"]),
     }
     left = []
     if any(row.step > last for rows in by_panel.values() for row in rows):
@@ -266,9 +268,9 @@ def _panel(
     repeats = missed = 0
     ordered = sorted(rows, key=lambda row: (row.epoch, row.step, row.rank))
     ends = max((row.epoch for row in rows), default=0)
-    for epoch, each in groupby(ordered, key=lambda row: row.epoch):
+    for epoch, epoch_rows in groupby(ordered, key=lambda row: row.epoch):
         seen: set[int] = set()
-        listed = list(each)
+        listed = list(epoch_rows)
         for row in listed:
             again = []
             for at, sample in enumerate(row.samples):
@@ -287,20 +289,14 @@ def _panel(
             end = min(max(steps), last)
             epochs.append({"epoch": epoch, "from": min(steps), "to": end, "missed": never})
     name = f"{world_size} rank{'s' if world_size > 1 else ''}"
-    said = f"{name}: {repeats or 'none'} seen before in an epoch"
-    if any(one["missed"] is not None for one in epochs):
-        said += f", {missed or 'none'} missed in whole epochs"
+    counts = f"{name}: {repeats or 'none'} seen before in an epoch"
+    if any(stretch["missed"] is not None for stretch in epochs):
+        counts += f", {missed or 'none'} missed in whole epochs"
     return {
         "name": f"{name}, with {point}" if point else name,
-        "said": f"with {point}, {said}" if point else said,
+        "said": f"with {point}, {counts}" if point else counts,
         "ranks": min(world_size, MOST_RANKS),
         "steps": min(max((row.step for row in rows), default=0), last),
         "cells": cells,
         "epochs": epochs,
     }
-
-
-def _reproduce(command: Sequence[str]) -> Iterator[Section]:
-    if command:
-        given = join(["python", "-m", "simdp", *command])
-        yield Source("How to reproduce it", source=given, name="command line")

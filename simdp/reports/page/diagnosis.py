@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from shlex import join
 
 from simdp.reports import diagnosis_table, difference_table, theme
 from simdp.reports.charts.chart import Axis, Chart, Series
 from simdp.reports.charts.sweep import STEP_PARTS as FILLS
+from simdp.reports.charts.sweep import stacked
 from simdp.reports.figures import Row, TableCell, figure, nbytes, number, percent, seconds
-from simdp.reports.sections import Page, Section, Source, Summary, Table, Tile, Verdict, table_of
+from simdp.reports.page.run import reproduce
+from simdp.reports.sections import Page, Section, Summary, Table, Tile, Verdict, table_of
 from simdp.results.comparison import Difference, PointDifference
 from simdp.results.diagnosis import Diagnosis
 
@@ -33,142 +34,141 @@ TINY = 1e-10  # rounding error of times, as traces count nanoseconds [s]
 MANY_RANKS = 64  # ranks above which lateness is a line, not bars
 
 
-def page(found: Diagnosis, command: Sequence[str] = (), title: str = "") -> Page:
+def page(diagnosis: Diagnosis, command: Sequence[str] = (), title: str = "") -> Page:
     """Make the page of a diagnosis; ``title`` is the file or folder."""
     sections = [
-        *_verdict(found),
-        _summary(found),
-        *[Verdict("Warnings", found.remarks, "warning") for _ in found.remarks[:1]],
-        *_remedies(found),
-        *_parts(found),
-        *_lateness(found),
-        *_tables(found),
-        *_reproduce(command),
+        *_verdict(diagnosis),
+        _summary(diagnosis),
+        *[Verdict("Warnings", diagnosis.remarks, "warning") for _ in diagnosis.remarks[:1]],
+        *_remedies(diagnosis),
+        *_parts(diagnosis),
+        *_lateness(diagnosis),
+        *_tables(diagnosis),
+        *reproduce(command),
     ]
-    said = "why its step takes so long" if found.step_time_s else "what its records say"
-    foot = f"{title or 'traces'} · read as {found.source.replace('_', ' ')}"
+    question = "why its step takes so long" if diagnosis.step_time_s else "what its records say"
+    foot = f"{title or 'traces'} · read as {diagnosis.source.replace('_', ' ')}"
     return Page(
-        f"{title or 'The job'}: {said}", diagnosis_table.headline(found, title), sections, foot
+        f"{title or 'The job'}: {question}",
+        diagnosis_table.headline(diagnosis, title),
+        sections,
+        foot,
     )
 
 
-def _verdict(found: Diagnosis) -> Iterator[Section]:
-    if found.verdict:
-        first, *others = found.verdict
+def _verdict(diagnosis: Diagnosis) -> Iterator[Section]:
+    if diagnosis.verdict:
+        first, *others = diagnosis.verdict
         lines = [diagnosis_table.finding(first), *diagnosis_table.comparison(first)]
         lines += [
-            f"helps: {diagnosis_table.helps(found, one, with_base=not number)}"
-            for number, one in enumerate(diagnosis_table.different(first.remedies)[:2])
+            f"helps: {diagnosis_table.helps(diagnosis, cause, with_base=not number)}"
+            for number, cause in enumerate(diagnosis_table.different(first.remedies)[:2])
         ]
         yield Verdict("Verdict", lines, "warning")
         if others:
-            told = [
+            lines_of_others = [
                 line
-                for one in others
-                for line in (diagnosis_table.finding(one), *diagnosis_table.comparison(one))
+                for cause in others
+                for line in (diagnosis_table.finding(cause), *diagnosis_table.comparison(cause))
             ]
-            yield Verdict("Other causes", told)
-    elif not found.mismatches:
-        what = "None of the known causes." if found.source == "log" else ""
+            yield Verdict("Other causes", lines_of_others)
+    elif not diagnosis.mismatches:
+        what = "None of the known causes." if diagnosis.source == "log" else ""
         yield Verdict("Verdict", [what or "No rank disagrees with another."], "good")
 
 
-def _summary(found: Diagnosis) -> Section:
-    step = found.step_time_s
-    tiles = [Tile("ranks", str(found.num_ranks), f"of {found.world_size or found.num_ranks}")]
-    rows = [Row(one.name, one.name, ", ".join(one.kinds)) for one in found.sources]
+def _summary(diagnosis: Diagnosis) -> Section:
+    step = diagnosis.step_time_s
+    tiles = [
+        Tile("ranks", str(diagnosis.num_ranks), f"of {diagnosis.world_size or diagnosis.num_ranks}")
+    ]
+    rows = [Row(source.name, source.name, ", ".join(source.kinds)) for source in diagnosis.sources]
     if step is not None:
-        spread = found.spread_s
-        said = f"{seconds(spread['min'])} to {seconds(spread['max'])}" if spread else ""
-        tiles.insert(0, Tile("step time", seconds(step), said))
+        spread = diagnosis.spread_s
+        detail = f"{seconds(spread['min'])} to {seconds(spread['max'])}" if spread else ""
+        tiles.insert(0, Tile("step time", seconds(step), detail))
         for name, value in (
-            ("compute", found.compute_s),
-            ("communication in the open", found.exposed_comm_s),
-            ("idle", found.idle_s),
+            ("compute", diagnosis.compute_s),
+            ("communication in the open", diagnosis.exposed_comm_s),
+            ("idle", diagnosis.idle_s),
         ):
             if value is not None:
                 tiles.append(Tile(name, percent(value / step), seconds(value)))
-    if found.num_steps:
-        said = f"{found.num_steps}, {found.steps_are}".removesuffix(", ")
-        rows.append(Row("steps", "steps", said))
-    if found.hidden_comm_s is not None:
-        rows.append(Row("hidden", "communication hidden by compute", found.hidden_comm_s, "s"))
-    if found.expected is not None:
-        rows.append(Row("expected", "should take", diagnosis_table.expected(found.expected)))
-    if found.machine_from is not None:
-        named = None if found.source == "reported" else found.machine  # which it names already
-        rows.append(Row("machine", "machine", ", ".join(filter(None, [named, found.machine_from]))))
-    if found.buckets:
-        each = ", ".join(f"{one.num_elements:,} {one.dtype}" for one in found.buckets[:12])
-        more = f" and {len(found.buckets) - 12} more" if len(found.buckets) > 12 else ""
-        rule = f"; {found.bucket_rule}" if found.bucket_rule else ""
-        rows.append(Row("buckets", "buckets", f"{each}{more}{rule}"))
+    if diagnosis.num_steps:
+        detail = f"{diagnosis.num_steps}, {diagnosis.steps_are}".removesuffix(", ")
+        rows.append(Row("steps", "steps", detail))
+    if diagnosis.hidden_comm_s is not None:
+        rows.append(Row("hidden", "communication hidden by compute", diagnosis.hidden_comm_s, "s"))
+    if diagnosis.expected is not None:
+        rows.append(Row("expected", "should take", diagnosis_table.expected(diagnosis.expected)))
+    if diagnosis.machine_from is not None:
+        named = (
+            None if diagnosis.source == "reported" else diagnosis.machine
+        )  # which it names already
+        rows.append(
+            Row("machine", "machine", ", ".join(filter(None, [named, diagnosis.machine_from])))
+        )
+    if diagnosis.buckets:
+        sizes = ", ".join(
+            f"{source.num_elements:,} {source.dtype}" for source in diagnosis.buckets[:12]
+        )
+        more = f" and {len(diagnosis.buckets) - 12} more" if len(diagnosis.buckets) > 12 else ""
+        rule = f"; {diagnosis.bucket_rule}" if diagnosis.bucket_rule else ""
+        rows.append(Row("buckets", "buckets", f"{sizes}{more}{rule}"))
     return Summary("Summary", tiles, rows)
 
 
-def _remedies(found: Diagnosis) -> Iterator[Section]:
+def _remedies(diagnosis: Diagnosis) -> Iterator[Section]:
     """Make the table of simulated remedies, the best first."""
-    each = [(one, remedy) for one in found.verdict for remedy in one.remedies]
-    if not each:
+    remedies = [(cause, remedy) for cause in diagnosis.verdict for remedy in cause.remedies]
+    if not remedies:
         return
-    each.sort(key=lambda pair: pair[1].step_time_s)
-    now = found.replayed_s
+    remedies.sort(key=lambda pair: pair[1].step_time_s)
+    now = diagnosis.replayed_s
     rows = [
         [
             remedy.change,
-            one.cause,
+            cause.cause,
             TableCell(seconds(remedy.step_time_s), remedy.step_time_s),
             TableCell(percent(1 - remedy.step_time_s / now), 1 - remedy.step_time_s / now)
             if now
             else "-",
         ]
-        for one, remedy in each
+        for cause, remedy in remedies
     ]
-    source = "as it was reported" if found.source == "reported" else "in the replay of these traces"
+    source = (
+        "as it was reported" if diagnosis.source == "reported" else "in the replay of these traces"
+    )
     note = f"Beside a step of {seconds(now)} {source}." if now else ""
     yield Table("What would help", ["change", "against", "step", "less"], rows, note=note)
 
 
-def _parts(found: Diagnosis) -> Iterator[Section]:
+def _parts(diagnosis: Diagnosis) -> Iterator[Section]:
     """Draw the parts of a step, means over ranks."""
-    step = found.step_time_s
+    step = diagnosis.step_time_s
     if step is None:
         return
-    unit, per_second = theme.time_unit(step)
-    parts = PARTS if found.transfer_s is not None else REPORTED_PARTS
-    known = [(name, getattr(found, field) or 0.0, fill) for name, field, fill in parts]
-    rest = max(step - sum(value for _, value, _ in known), 0.0)
-    known.append(("other", rest, "copy"))
-    series = [
-        Series(
-            name,
-            ["step"],
-            [value * per_second],
-            "bar",
-            color=_bar_color(fill),
-            hatch=theme.FILLS[fill].hatch,
-            stack="step",
-        )
-        for name, value, fill in known
-    ]
-    yield Chart(
+    parts = PARTS if diagnosis.transfer_s is not None else REPORTED_PARTS
+    times = [(name, getattr(diagnosis, field) or 0.0, fill) for name, field, fill in parts]
+    times.append(("other", max(step - sum(time for _, time, _ in times), 0.0), "copy"))
+    yield stacked(
         "Where a step's time goes",
-        Axis("", "category"),
-        Axis(f"Time [{unit}], mean over ranks", unit=unit),
-        series,
-        said=", ".join(f"{name} {seconds(value)}" for name, value, _ in known if value),
-        sideways=True,
+        ["step"],
+        [(name, [time], _bar_fill(fill)) for name, time, fill in times],
+        said=", ".join(f"{name} {seconds(time)}" for name, time, _ in times if time),
     )
 
 
-def _bar_color(name: str) -> str:
+def _bar_fill(name: str) -> theme.FillStyle:
+    """Choose the fill of an activity's bar; pale ones take the colour of their hatch."""
     fill = theme.FILLS[name]
-    return fill.hatch_color if fill.color.startswith(("#FFF", "#F2")) else fill.color
+    is_pale = fill.color.startswith(("#FFF", "#F2"))
+    return fill._replace(color=fill.hatch_color) if is_pale else fill
 
 
-def _lateness(found: Diagnosis) -> Iterator[Section]:
+def _lateness(diagnosis: Diagnosis) -> Iterator[Section]:
     """Draw each rank's lateness and its waiting."""
-    rows = [row for row in found.ranks if row.rank is not None]
+    rows = [row for row in diagnosis.ranks if row.rank is not None]
     if len(rows) < 2 or not any(row.late_s or row.wait_s for row in rows):
         return
     unit, per_second = theme.time_unit(max(max(row.late_s, row.wait_s) for row in rows))
@@ -197,17 +197,17 @@ def _lateness(found: Diagnosis) -> Iterator[Section]:
     )
 
 
-def _tables(found: Diagnosis) -> Iterator[Section]:
-    if found.ranks:
-        yield _ranks(found)
-    yield from _collectives(found)
-    if found.late:
+def _tables(diagnosis: Diagnosis) -> Iterator[Section]:
+    if diagnosis.ranks:
+        yield _ranks(diagnosis)
+    yield from _collectives(diagnosis)
+    if diagnosis.late:
         yield table_of(
             "Steps that lost most to late ranks",
             [("step", True), ("rank that came last", True), ("lost", True)],
-            [[_count(row.step), _count(row.rank), _time(row.lost_s)] for row in found.late],
+            [[_count(row.step), _count(row.rank), _time(row.lost_s)] for row in diagnosis.late],
         )
-    if found.mismatches:
+    if diagnosis.mismatches:
         heads = ("collective", "number", "state", "ranks", "how")
         yield table_of(
             "What ranks disagree on",
@@ -220,7 +220,7 @@ def _tables(found: Diagnosis) -> Iterator[Section]:
                     ", ".join(map(str, row.culprit_ranks or row.missing_ranks)),
                     row.detail,
                 ]
-                for row in found.mismatches
+                for row in diagnosis.mismatches
             ],
         )
 
@@ -239,11 +239,11 @@ RANK_COLUMNS = {
 }
 
 
-def _ranks(found: Diagnosis) -> Section:
+def _ranks(diagnosis: Diagnosis) -> Section:
     heads = [("rank", True), *((head, True) for head in RANK_COLUMNS)]
     rows = [
         [_count(row.rank), *(_time(getattr(row, field)) for field in RANK_COLUMNS.values())]
-        for row in found.ranks
+        for row in diagnosis.ranks
     ]
     return table_of("Ranks", heads, rows, "Means of a step.")
 
@@ -257,8 +257,8 @@ def _time(value: float | None) -> TableCell:
     return seconds(0.0 if value is not None and abs(value) < TINY else value)
 
 
-def _collectives(found: Diagnosis) -> Iterator[Section]:
-    if not found.collectives:
+def _collectives(diagnosis: Diagnosis) -> Iterator[Section]:
+    if not diagnosis.collectives:
         return
     heads = [("collective", False), ("size", True), ("how", False), ("count", True)]
     heads += [(name, True) for name in ("transfer", "wait", "bus bandwidth", "should take")]
@@ -273,16 +273,10 @@ def _collectives(found: Diagnosis) -> Iterator[Section]:
             figure(None if row.busbw is None else row.busbw / 1e9, ".3g", " GB/s", 1e9),
             seconds(row.expected_s),
         ]
-        for row in found.collectives
+        for row in diagnosis.collectives
     ]
-    machine = ", ".join(filter(None, [found.machine, found.machine_from]))
+    machine = ", ".join(filter(None, [diagnosis.machine, diagnosis.machine_from]))
     yield table_of("Collectives", heads, rows, f"should take: {machine}" if machine else "")
-
-
-def _reproduce(command: Sequence[str]) -> Iterator[Section]:
-    if command:
-        given = join(["python", "-m", "simdp", *command])
-        yield Source("How to reproduce it", source=given, name="command line")
 
 
 # names and fills of the parts of a step
@@ -292,30 +286,34 @@ LOOKS = {
 }
 
 
-def difference_page(found: Difference, command: Sequence[str] = ()) -> Page:
+def difference_page(difference: Difference, command: Sequence[str] = ()) -> Page:
     """Make the page of a difference of at least one point.
 
     ``command`` is not shown: both sides are files of the reader's.
     """
-    notes = [*difference_table.remarks(found)]
-    lines = [line.strip() for line in difference_table.words(found)]
-    longest = max(point.seconds for point in found.points)
+    notes = [*difference_table.remarks(difference)]
+    lines = [line.strip() for line in difference_table.words(difference)]
+    longest = max(point.seconds for point in difference.points)
     sections: list[Section] = [
         Verdict("What explains it", lines[1:], "note" if longest > 0 else "good"),
-        *_difference_summary(found),
-        bars(found),
+        *_difference_summary(difference),
+        bars(difference),
         *(
             replace(section, title=section.title.capitalize())
-            for section in difference_table.sections(found)
+            for section in difference_table.sections(difference)
         ),
         *[Verdict("Notes", notes) for _ in notes[:1]],
     ]
     return Page(
-        f"{found.a.name} and {found.b.name}: what changed",
-        difference_table.headline(found),
+        f"{difference.a.name} and {difference.b.name}: what changed",
+        difference_table.headline(difference),
         sections,
-        f"{found.a.name}: {_made(found.a.version)} · {found.b.name}: {_made(found.b.version)} · "
-        f"compared by simdp {found.version}",
+        " · ".join(
+            [
+                *(f"{side.name}: {_made(side.version)}" for side in (difference.a, difference.b)),
+                f"compared by simdp {difference.version}",
+            ]
+        ),
     )
 
 
@@ -323,17 +321,17 @@ def _made(version: str | None) -> str:
     return "a real run" if version is None else f"simdp {version}"
 
 
-def _difference_summary(found: Difference) -> Iterator[Section]:
-    if len(found.points) > 1:
+def _difference_summary(difference: Difference) -> Iterator[Section]:
+    if len(difference.points) > 1:
         return
-    (point,) = found.points
+    (point,) = difference.points
     first = point.parts[0]
     is_most = 2 * first.seconds * point.seconds > point.seconds**2
     yield Summary(
         "Summary",
         [
-            Tile("step of A", seconds(point.a_s), found.a.name),
-            Tile("step of B", seconds(point.b_s), found.b.name),
+            Tile("step of A", seconds(point.a_s), difference.a.name),
+            Tile("step of B", seconds(point.b_s), difference.b.name),
             Tile(
                 "B - A",
                 difference_table.signed(point.seconds),
@@ -348,34 +346,28 @@ def _difference_summary(found: Difference) -> Iterator[Section]:
     )
 
 
-def bars(found: Difference) -> Section:
+def bars(difference: Difference) -> Section:
     """Draw the steps of both sides in parts, two bars per point."""
-    unit, per_second = theme.time_unit(max(max(p.a_s, p.b_s) for p in found.points))
-    names = [name for point in found.points for name in _names(point, found)]
-    present = [part for part in LOOKS if any(part == p.part for p in found.points[0].parts)]
-    series = []
-    for key in present:
-        values = [
-            value * per_second
-            for point in found.points
+    points = difference.points
+    present = [part for part in LOOKS if any(part == p.part for p in points[0].parts)]
+    times = {
+        key: [
+            time
+            for point in points
             for part in point.parts
             if part.part == key
-            for value in (part.a, part.b)
+            for time in (part.a, part.b)
         ]
-        name, fill = LOOKS[key]
-        series.append(
-            Series(name, names, values, "bar", color=fill.color, hatch=fill.hatch, stack="step")
-        )
-    return Chart(
+        for key in present
+    }
+    return stacked(
         "Where a step's time goes",
-        Axis("", "category"),
-        Axis(f"Time [{unit}], mean over ranks", unit=unit),
-        series,
+        [name for point in points for name in _names(point, difference)],
+        [(name, times[key], fill) for key, (name, fill) in LOOKS.items() if key in times],
         said="Two bars for each point, A above B; their parts add up to the steps.",
-        sideways=True,
     )
 
 
-def _names(point: PointDifference, found: Difference) -> list[str]:
-    lead = f"{difference_table.label(point.set)}: " if len(found.points) > 1 else ""
+def _names(point: PointDifference, difference: Difference) -> list[str]:
+    lead = f"{difference_table.label(point.set)}: " if len(difference.points) > 1 else ""
     return [f"{lead}A", f"{lead}B"]

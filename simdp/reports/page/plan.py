@@ -83,14 +83,14 @@ def _binding(plan: PlanResult) -> str:
     if plan.binding is None:
         return ""
     allowed = plan.limits.get(plan.binding)
-    said = "" if allowed is None else f", {plan_table.limit_written(plan.binding, allowed)}"
-    return f" by the {plan.binding}{said}"
+    limit = "" if allowed is None else f", {plan_table.limit_written(plan.binding, allowed)}"
+    return f" by the {plan.binding}{limit}"
 
 
 def _bill(option: Option) -> str:
-    said = [money(option.cost_usd)] if option.cost_usd is not None else []
-    said += [figures.energy(option.energy_kwh)] if option.energy_kwh is not None else []
-    return ", ".join([*said, f"{nbytes(option.peak_memory_bytes)} of the fullest device"])
+    costs = [money(option.cost_usd)] if option.cost_usd is not None else []
+    costs += [figures.energy(option.energy_kwh)] if option.energy_kwh is not None else []
+    return ", ".join([*costs, f"{nbytes(option.peak_memory_bytes)} of the fullest device"])
 
 
 def _summary(plan: PlanResult) -> Section:
@@ -98,9 +98,9 @@ def _summary(plan: PlanResult) -> Section:
     if plan.best:
         best = plan.best[0]
         interval = best.finish_interval
-        said = "" if interval is None else f"90 %: {' to '.join(map(duration, interval))}"
+        ends = "" if interval is None else f"90 %: {' to '.join(map(duration, interval))}"
         tiles = [
-            Tile("done after", duration(best.finish_s), said),
+            Tile("done after", duration(best.finish_s), ends),
             Tile("a step", seconds(best.step_time_s), _interval(best)),
             Tile("memory", percent(best.memory_share), nbytes(best.peak_memory_bytes)),
         ]
@@ -158,22 +158,22 @@ def front(plan: PlanResult) -> Iterator[Section]:
     options = plan.front or plan.best
     if len(options) < 2:
         return
-    longest = max(one.finish_s for one in options)
+    longest = max(option.finish_s for option in options)
     unit, size = next(
         ((name, size) for name, size, least in figures.DURATIONS if longest >= least * size),
         ("s", 1.0),
     )
     names = _names(plan, options)
     best = plan.best[0].set if plan.best else None
-    others = [one for one in options if one.set != best]
+    others = [option for option in options if option.set != best]
     named = plan_table.spread(others)
     marks = (
         [ReferenceLine("deadline", plan.limits["deadline"] / size)]
         if "deadline" in plan.limits
         else []
     )
-    ways = [("Money [USD]", "USD", "budget", [one.cost_usd for one in options])]
-    memory: list[float | None] = [one.peak_memory_bytes / 1e9 for one in options]
+    ways = [("Money [USD]", "USD", "budget", [option.cost_usd for option in options])]
+    memory: list[float | None] = [option.peak_memory_bytes / 1e9 for option in options]
     ways += [("Memory of the fullest device [GB]", "GB", "memory", memory)]
     for label, of, limit, values in ways:
         if any(value is None for value in values):
@@ -183,7 +183,7 @@ def front(plan: PlanResult) -> Iterator[Section]:
             for name, those in (
                 ("the best", plan.best[:1]),
                 ("the front", named),
-                ("more of the front", [one for one in others if one not in named]),
+                ("more of the front", [option for option in others if option not in named]),
             )
             if those
         ]
@@ -206,13 +206,13 @@ def front(plan: PlanResult) -> Iterator[Section]:
 
 def _names(plan: PlanResult, options: Sequence[Option]) -> dict[str, str]:
     """Name the points of a picture: number, and differing settings."""
-    keys = list(dict.fromkeys(key for one in options for key in one.set))
-    own = [key for key in keys if len({repr(one.set.get(key)) for one in options}) > 1]
+    keys = list(dict.fromkeys(key for option in options for key in option.set))
+    own = [key for key in keys if len({repr(option.set.get(key)) for option in options}) > 1]
     own = [key for key in own if key != "workload.grad_accum"] or own
     return {
-        repr(one.set): f"{plan.number(one)}: "
-        + ", ".join(_value(key, one.set[key]) for key in own if key in one.set)
-        for one in (*options, *plan.best[:1])
+        repr(option.set): f"{plan.number(option)}: "
+        + ", ".join(_value(key, option.set[key]) for key in own if key in option.set)
+        for option in (*options, *plan.best[:1])
     }
 
 
@@ -227,12 +227,15 @@ def _value(key: str, value: object) -> str:
 def _series(
     name: str, options: Sequence[Option], size: float, of: str, names: Mapping[str, str]
 ) -> Series:
-    at = [(one.cost_usd if of == "USD" else one.peak_memory_bytes / 1e9) or 0.0 for one in options]
-    ends = [one.finish_interval or (None, None) for one in options]
+    at = [
+        (option.cost_usd if of == "USD" else option.peak_memory_bytes / 1e9) or 0.0
+        for option in options
+    ]
+    ends = [option.finish_interval or (None, None) for option in options]
     low = [None if end[0] is None else end[0] / size for end in ends]
     high = [None if end[1] is None else end[1] / size for end in ends]
     known = any(end is not None for end in low)
-    times = [one.finish_s / size for one in options]
+    times = [option.finish_s / size for option in options]
     return Series(
         name,
         at,
@@ -240,7 +243,7 @@ def _series(
         "points",
         low if known else (),
         high if known else (),
-        labels=[] if name.startswith("more") else [names[repr(one.set)] for one in options],
+        labels=[] if name.startswith("more") else [names[repr(option.set)] for option in options],
     )
 
 
@@ -262,24 +265,24 @@ def _options(plan: PlanResult) -> Section:
         "why",
     ]
     rows = list[list[TableCell | str]]()
-    for place, one in enumerate(plan.options, 1):
-        interval = one.finish_interval
-        said = "-" if interval is None else " to ".join(map(duration, interval))
+    for place, option in enumerate(plan.options, 1):
+        interval = option.finish_interval
+        ends = "-" if interval is None else " to ".join(map(duration, interval))
         rows.append(
             [
                 TableCell(str(place), place),
-                one.label,
-                TableCell(duration(one.finish_s), one.finish_s),
-                TableCell(said, None if interval is None else interval[1]),
-                TableCell(plan_table.likely(one.chance_to_meet), one.chance_to_meet),
-                TableCell(f"{one.gpu_hours:.3g}", one.gpu_hours),
-                TableCell(money(one.cost_usd).removesuffix(" USD"), one.cost_usd),
-                TableCell(figures.energy(one.energy_kwh), one.energy_kwh),
-                TableCell(nbytes(one.peak_memory_bytes), one.peak_memory_bytes),
-                TableCell(seconds(one.step_time_s), one.step_time_s),
-                one.limit or "-",
-                "; ".join(one.changes_training) or "none",
-                one.why or "-",
+                option.label,
+                TableCell(duration(option.finish_s), option.finish_s),
+                TableCell(ends, None if interval is None else interval[1]),
+                TableCell(plan_table.likely(option.chance_to_meet), option.chance_to_meet),
+                TableCell(f"{option.gpu_hours:.3g}", option.gpu_hours),
+                TableCell(money(option.cost_usd).removesuffix(" USD"), option.cost_usd),
+                TableCell(figures.energy(option.energy_kwh), option.energy_kwh),
+                TableCell(nbytes(option.peak_memory_bytes), option.peak_memory_bytes),
+                TableCell(seconds(option.step_time_s), option.step_time_s),
+                option.limit or "-",
+                "; ".join(option.changes_training) or "none",
+                option.why or "-",
             ]
         )
     return Table("The options", heads, rows, note="The best comes first, then the front.")
@@ -287,13 +290,13 @@ def _options(plan: PlanResult) -> Section:
 
 def _shares(plan: PlanResult) -> Iterator[Section]:
     """Draw the parts of each option's step."""
-    options = [one for one in plan.options if one.shares]
+    options = [option for option in plan.options if option.shares]
     if not options:
         return
     yield steps(
         "Where a step's time goes",
-        [one.label for one in options],
-        [{f"{key}_s": value for key, value in one.shares.items()} for one in options],
+        [option.label for option in options],
+        [{f"{key}_s": value for key, value in option.shares.items()} for option in options],
         said="A bar for each option; its parts add up to the step.",
     )
 
@@ -301,13 +304,13 @@ def _shares(plan: PlanResult) -> Iterator[Section]:
 def _scenarios(plan: PlanResult) -> Iterator[Section]:
     """List each option's settings and file."""
     parts = []
-    for number, one in enumerate(plan.options, 1):
-        lead = f"# option {number}: {one.file or one.label}\n"
-        parts.append(lead + "".join(_line(key, value) for key, value in one.set.items()))
+    for number, option in enumerate(plan.options, 1):
+        lead = f"# option {number}: {option.file or option.label}\n"
+        parts.append(lead + "".join(_line(key, value) for key, value in option.set.items()))
     note = "Each file beside this page is a whole scenario: python -m simdp run FILE."
     yield Source(
         "What the options set",
-        note=note if any(one.file for one in plan.options) else "",
+        note=note if any(option.file for option in plan.options) else "",
         folded=True,
         source="\n".join(parts),
         name="options.yaml",

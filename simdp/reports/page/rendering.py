@@ -79,12 +79,12 @@ def _hash(script: str) -> str:
 
 def _ids(sections: tuple[Section, ...] | Any) -> list[str]:
     """Make a unique anchor for each section."""
-    found: list[str] = []
+    anchors: list[str] = []
     for section in sections:
         name = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-") or section.kind
-        count = sum(other == name or other.startswith(f"{name}--") for other in found)
-        found.append(f"{name}--{count + 1}" if count else name)
-    return found
+        count = sum(other == name or other.startswith(f"{name}--") for other in anchors)
+        anchors.append(f"{name}--{count + 1}" if count else name)
+    return anchors
 
 
 def _is_numeric(rows: Any, column: int) -> bool:

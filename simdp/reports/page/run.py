@@ -27,8 +27,8 @@ def links(result: Result) -> list[Section]:
     listed: list[dict[str, Any]] = result.network.get("links") or []
     if not listed:
         return []
-    said = _said(result, len(listed))
-    return [*_graph(listed, said), _table(listed, said)]
+    scope = _said(result, len(listed))
+    return [*_graph(listed, scope), _table(listed, scope)]
 
 
 def _said(result: Result, num_listed: int) -> str:
@@ -40,27 +40,27 @@ def _said(result: Result, num_listed: int) -> str:
     return f"The {num_listed} busiest of {count:,} links that are used."
 
 
-def _graph(listed: list[dict[str, Any]], said: str) -> list[LinkGraph]:
-    ends = [_ends(str(one["link"])) for one in listed]
+def _graph(listed: list[dict[str, Any]], scope: str) -> list[LinkGraph]:
+    ends = [_ends(str(link["link"])) for link in listed]
     if None in ends:
         return []
     known = [pair for pair in ends if pair is not None]
     nodes = sorted({end for pair in known for end in pair}, key=_natural)
     place = {name: i for i, name in enumerate(nodes)}
     edges = []
-    for (a, b), one in zip(known, listed, strict=True):
-        words = f"{str(one['link']).removeprefix(LEAD)}: {nbytes(one['nbytes'])} per step, "
-        words += f"{percent(one['utilization'])} of the time"
-        edges.append((place[a], place[b], min(float(one["utilization"]), 1.0), words))
-    return [LinkGraph("Links by their load", nodes, edges, said=said)]
+    for (a, b), link in zip(known, listed, strict=True):
+        words = f"{str(link['link']).removeprefix(LEAD)}: {nbytes(link['nbytes'])} per step, "
+        words += f"{percent(link['utilization'])} of the time"
+        edges.append((place[a], place[b], min(float(link["utilization"]), 1.0), words))
+    return [LinkGraph("Links by their load", nodes, edges, said=scope)]
 
 
 def _ends(name: str) -> tuple[str, str] | None:
     """Read both ends from a link's name; None without two ends."""
     if not name.startswith(LEAD):
         return None
-    start, found, end = name.removeprefix(LEAD).partition(BETWEEN)
-    return (start, end) if found else None
+    start, between, end = name.removeprefix(LEAD).partition(BETWEEN)
+    return (start, end) if between else None
 
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
@@ -68,20 +68,20 @@ def _natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in name.split())
 
 
-def _table(listed: list[dict[str, Any]], said: str) -> Table:
+def _table(listed: list[dict[str, Any]], scope: str) -> Table:
     rows = [
         (
-            str(one["link"]).removeprefix(LEAD),
-            TableCell(nbytes(one["nbytes"]), float(one["nbytes"])),
-            TableCell(percent(one["utilization"]), float(one["utilization"])),
+            str(link["link"]).removeprefix(LEAD),
+            TableCell(nbytes(link["nbytes"]), float(link["nbytes"])),
+            TableCell(percent(link["utilization"]), float(link["utilization"])),
         )
-        for one in listed
+        for link in listed
     ]
     return Table(
         "Links in figures",
         ("link", "sent per step", "busy"),
         rows,
-        note=f"{said} Busy is the part of its bandwidth that a link's bytes take.",
+        note=f"{scope} Busy is the part of its bandwidth that a link's bytes take.",
         folded=True,
     )
 
@@ -103,11 +103,11 @@ def stragglers(result: Result) -> list[Section]:
             for one in result.lost
         ]
         heads = ("straggler", "ranks", "costs per step", "a step without it")
-        said = "What a step would save without that one alone; together they may cost another sum."
-        made.append(Table("What stragglers cost", heads, rows, note=said))
+        note = "What a step would save without that one alone; together they may cost another sum."
+        made.append(Table("What stragglers cost", heads, rows, note=note))
     if result.slowest:
         several = len({one["node"] for one in result.slowest}) > 1
-        each: list[tuple[TableCell, ...]] = [
+        slowest_rows: list[tuple[TableCell, ...]] = [
             (
                 TableCell(str(one["rank"]), one["rank"]),
                 *[TableCell(str(one["node"]), one["node"])] * several,
@@ -117,7 +117,7 @@ def stragglers(result: Result) -> list[Section]:
             for one in result.slowest[:MOST_ROWS]
         ]
         columns = ("rank", *["node"] * several, "slowest of so many steps", "beyond the median")
-        made.append(Table("The slowest of each step", columns, each, folded=True))
+        made.append(Table("The slowest of each step", columns, slowest_rows, folded=True))
     return made
 
 
@@ -132,10 +132,10 @@ def every_rank(result: Result) -> list[Section]:
     trace, n, m = result.trace, result.world_size, result.metrics
     if trace is None or not trace.blocks or n == 1:
         return []
-    found = per_rank(trace, n, max(block.step for block in trace.blocks) + 1)
+    times = per_rank(trace, n, max(block.step for block in trace.blocks) + 1)
     unit, scale = figures.unit_of([m.step_time_s])
     digits = figures.digits_of(m.step_time_s / scale)
-    slowest = np.argsort(-found.compute_s, kind="stable")[: MOST_ROWS - 1].tolist()
+    slowest = np.argsort(-times.compute_s, kind="stable")[: MOST_ROWS - 1].tolist()
     shown = range(n) if n <= MOST_ROWS else sorted({0, *slowest})
     last = m.loss_per_rank[-1:] if m.loss_per_rank else []
     rows = [
@@ -143,7 +143,7 @@ def every_rank(result: Result) -> list[Section]:
             TableCell(str(rank), rank),
             *(
                 TableCell(f"{v / scale:{digits}}", v)
-                for v in (float(getattr(found, key)[rank]) for key in figures.SHORT)
+                for v in (float(getattr(times, key)[rank]) for key in figures.SHORT)
             ),
             *(
                 TableCell(nbytes(sizes[rank]), float(sizes[rank]))
@@ -180,9 +180,9 @@ def verdict(result: Result, advice: Advice | None) -> list[Section]:
     """Write the verdict, the advice, and warnings."""
     rows = table.fact_rows(result, advice)
     said_of = of_run(result)
-    found = list(said_of.lines)
-    found += [f"{row.label}: {row.text}" for row in rows if row.key == "advice"]
-    made: list[Section] = [Verdict("Verdict", found, "good" if said_of.good else "note")]
+    lines = list(said_of.lines)
+    lines += [f"{row.label}: {row.text}" for row in rows if row.key == "advice"]
+    made: list[Section] = [Verdict("Verdict", lines, "good" if said_of.good else "note")]
     careful = [f"{row.label}: {row.text}" for row in rows if row.key in result.remarks]
     return made + [Verdict("Warnings", careful, "warning")] * bool(careful)
 
@@ -218,6 +218,13 @@ def mfu(result: Result) -> list[Section]:
 def step(result: Result) -> Section:
     """Draw the parts of a step."""
     return steps("Where a step's time goes", ["step"], [result.metrics])
+
+
+def reproduce(command: Sequence[str], version: str = "") -> list[Section]:
+    """Quote the command that made a page, and a line on the version; nothing without both."""
+    lines = [join(["python", "-m", "simdp", *command]) if command else "", version]
+    text = "\n".join(filter(None, lines))
+    return [Source("How to reproduce it", source=text, name="command line") for _ in [text] if text]
 
 
 def closing(

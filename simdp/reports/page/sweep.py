@@ -21,54 +21,59 @@ from simdp.results.comparison import Comparison, best_of
 from simdp.results.result import Advice, Result, Study
 
 
-def comparison_page(found: Comparison, command: Sequence[str] = ()) -> Page:
+def comparison_page(comparison: Comparison, command: Sequence[str] = ()) -> Page:
     """Make the page of a comparison; at least one point ran."""
-    points = sweep_table.grid(found)
-    foot, *notes = sweep_table.remarks(found)
+    points = sweep_table.grid(comparison)
+    foot, *notes = sweep_table.remarks(comparison)
     sections = [
-        *_verdict(found),
-        *_summary(found),
-        *[Verdict("Warnings", careful, "warning") for careful in [_careful(found)] if careful],
+        *_verdict(comparison),
+        *_summary(comparison),
+        *[Verdict("Warnings", careful, "warning") for careful in [_careful(comparison)] if careful],
         replace(points, title="The points", note=f"{points.title.partition(', ')[2]}; {foot}"),
         steps(
             "Where a step's time goes",
-            [point.label for point in found.ran],
-            [point.metrics or {} for point in found.ran],
+            [point.label for point in comparison.ran],
+            [point.metrics or {} for point in comparison.ran],
             said="A bar for each point; its parts add up to the step.",
         ),
-        fullest_devices(found.ran),
+        fullest_devices(comparison.ran),
         *[Verdict("Notes", notes) for _ in notes[:1]],
-        *closing(found.scenario, found.version, "compare", command or _command(found)),
+        *closing(
+            comparison.scenario,
+            comparison.version,
+            "compare",
+            command or _command(comparison),
+        ),
     ]
     return Page(
-        f"{found.scenario['name']}: {' x '.join(map(short_key, found.over))} compared",
-        about_scenario(found.scenario, found.over),
+        f"{comparison.scenario['name']}: {' x '.join(map(short_key, comparison.over))} compared",
+        about_scenario(comparison.scenario, comparison.over),
         sections,
-        theme.footer(found),
+        theme.footer(comparison),
     )
 
 
-def _command(found: Comparison) -> list[str]:
+def _command(comparison: Comparison) -> list[str]:
     """Make the command that repeats the comparison of the scenario below."""
     over = [
         f"--over={key}={','.join(v if isinstance(v, str) else json.dumps(v) for v in values)}"
-        for key, values in found.over.items()
+        for key, values in comparison.over.items()
     ]
-    return ["compare", f"{found.scenario['name']}.yaml", *over]
+    return ["compare", f"{comparison.scenario['name']}.yaml", *over]
 
 
-def _verdict(found: Comparison) -> Iterator[Section]:
-    best = best_of([point.metrics for point in found.points])
+def _verdict(comparison: Comparison) -> Iterator[Section]:
+    best = best_of([point.metrics for point in comparison.points])
     if best is None:
         return
-    point = found.points[best]
+    point = comparison.points[best]
     assert point.metrics is not None
     rates = {
         one.label: one.metrics.throughput_samples_per_s
-        for one in found.ran
+        for one in comparison.ran
         if one.metrics and one.metrics.throughput_samples_per_s
     }
-    own, ties = rates.pop(point.label), sweep_table.tied(found)
+    own, ties = rates.pop(point.label), sweep_table.tied(comparison)
     others = sorted(((rate, label) for label, rate in rates.items() if rate <= own), reverse=True)
     fits, is_first = point.metrics.fits_memory is not False, len(others) == len(rates)
     lead = "" if fits and is_first else "Of what fits, " if fits else "None fits; "
@@ -94,11 +99,11 @@ def _verdict(found: Comparison) -> Iterator[Section]:
     )
 
 
-def _summary(found: Comparison) -> Iterator[Section]:
-    best = best_of([point.metrics for point in found.points])
+def _summary(comparison: Comparison) -> Iterator[Section]:
+    best = best_of([point.metrics for point in comparison.points])
     if best is None:
         return
-    point = found.points[best]
+    point = comparison.points[best]
     assert point.metrics is not None
     yield Summary(
         "Summary",
@@ -106,20 +111,26 @@ def _summary(found: Comparison) -> Iterator[Section]:
             Tile("best", point.label),
             Tile("its step", seconds(point.metrics.step_time_s)),
             Tile("its memory", nbytes(point.device_bytes or 0.0), "of the fullest device"),
-            Tile("points", str(len(found.points)), f"{len(found.ran)} of them ran"),
+            Tile(
+                "points",
+                str(len(comparison.points)),
+                f"{len(comparison.ran)} of them ran",
+            ),
         ],
     )
 
 
-def _careful(found: Comparison) -> list[str]:
+def _careful(comparison: Comparison) -> list[str]:
     """List the points that do not fit or cannot run."""
     lines = [
         f"{point.label} does not fit: it needs {nbytes(point.device_bytes or 0.0)} of a device "
         f"with {nbytes(point.capacity_bytes or 0.0)}."
-        for point in found.ran
+        for point in comparison.ran
         if point.metrics and point.metrics.fits_memory is False
     ]
-    return lines + [f"{p.label} cannot run: {p.problems[0]}" for p in found.points if p.problems]
+    return lines + [
+        f"{p.label} cannot run: {p.problems[0]}" for p in comparison.points if p.problems
+    ]
 
 
 MOST_BARS = 64  # points with a bar of their own; the table has all

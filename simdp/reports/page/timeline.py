@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Array, Bools, Ints
+from simdp.arrays import Array, Bools, Floats, Ints
 from simdp.reports.charts.timeline import (
     MAX_ROWS,
     PIXEL,
@@ -31,7 +31,7 @@ from simdp.reports.figures import seconds
 from simdp.reports.rank_rows import changes, slow_ranks
 from simdp.reports.sections import Timeline
 from simdp.results.result import Result
-from simdp.results.trace import ACTIVITIES, SETUP, Columns, Trace, lane_name
+from simdp.results.trace import ACTIVITIES, SETUP, Trace, lane_name
 
 # spans of a page: about half as many bytes of it when ranks repeat each other little
 MOST_SPANS = 300_000
@@ -62,15 +62,15 @@ class TimelineData(NamedTuple):
 
 def shown(result: Result, most: int = MOST_SPANS, few: int = FEW_SPANS) -> TimelineData:
     """Choose the contents for a run with a trace of at least one step."""
-    found = _spans_of(result, most, few)
+    contents = _spans_of(result, most, few)
     if result.world_size <= FEW_ROWS:
-        return found
-    window, here = found.window, {rank for ranks in found.ranks for rank in ranks}
+        return contents
+    window, here = contents.window, {rank for ranks in contents.ranks for rank in ranks}
     assert result.trace is not None
     rows = groups(window.cut(result.trace), result.world_size, PIXEL * window.length)
-    chosen = choose(rows, list(found.slow), MAX_ROWS)
+    chosen = choose(rows, list(contents.slow), MAX_ROWS)
     present = [[rank for rank in rows[number] if rank in here] for number in chosen]
-    return found._replace(rows=[row for row in present if row], num_rows=len(rows))
+    return contents._replace(rows=[row for row in present if row], num_rows=len(rows))
 
 
 def _spans_of(result: Result, most: int, few: int) -> TimelineData:
@@ -81,28 +81,32 @@ def _spans_of(result: Result, most: int, few: int) -> TimelineData:
     steps = [b for b in trace.blocks if b.activity != _TRANSFER and b.step > SETUP]
     everything = Trace(steps, trace.names)
     slow = slow_ranks(result, window.cut(everything).blocks)
-    found = [[rank] for rank in range(n)]
+    rank_groups = [[rank] for rank in range(n)]
     if len(everything) <= min(few, most):
-        return TimelineData(window, *_ends(everything), found, everything, None, n, slow, [], 0)
+        return TimelineData(
+            window, *_ends(everything), rank_groups, everything, None, n, slow, [], 0
+        )
     for inside in _candidates(everything, window):
-        found = groups(inside, n, tolerance)
-        exact = inside.of_ranks([each[0] for each in found])
+        rank_groups = groups(inside, n, tolerance)
+        exact = inside.of_ranks([each[0] for each in rank_groups])
         if len(exact) <= most:
-            return TimelineData(window, *_ends(inside), found, exact, None, len(found), slow, [], 0)
-    room = max(int(EXACT_PART * most * len(found)) // len(exact), 1)
-    fine = choose(found, list(slow), room)
-    rest = sorted({*range(len(found))} - {*fine})
-    coarse = exact.of_ranks([found[i][0] for i in rest])
-    each = max(len(_merged(coarse.of_ranks([found[rest[0]][0]]), tolerance)["rank"]), 1)
-    kept = choose([found[i] for i in rest], (), max(int((1 - EXACT_PART) * most) // each, 1))
+            return TimelineData(
+                window, *_ends(inside), rank_groups, exact, None, len(rank_groups), slow, [], 0
+            )
+    room = max(int(EXACT_PART * most * len(rank_groups)) // len(exact), 1)
+    fine = choose(rank_groups, list(slow), room)
+    rest = sorted({*range(len(rank_groups))} - {*fine})
+    coarse = exact.of_ranks([rank_groups[i][0] for i in rest])
+    each = max(len(_merged(coarse.of_ranks([rank_groups[rest[0]][0]]), tolerance).rank), 1)
+    kept = choose([rank_groups[i] for i in rest], (), max(int((1 - EXACT_PART) * most) // each, 1))
     rest = [rest[i] for i in kept]
     return TimelineData(
         window,
         *_ends(exact),
-        [found[i] for i in sorted((*fine, *rest))],
-        exact.of_ranks([found[i][0] for i in fine]),
-        exact.of_ranks([found[i][0] for i in rest]),
-        len(found),
+        [rank_groups[i] for i in sorted((*fine, *rest))],
+        exact.of_ranks([rank_groups[i][0] for i in fine]),
+        exact.of_ranks([rank_groups[i][0] for i in rest]),
+        len(rank_groups),
         slow,
         [],
         0,
@@ -111,11 +115,11 @@ def _spans_of(result: Result, most: int, few: int) -> TimelineData:
 
 def _candidates(everything: Trace, window: TimeWindow) -> list[Trace]:
     """List traces to show, the longest first: all steps, the last two, the last one."""
-    found = [everything] if len(everything) <= MANY_SPANS else []
-    found.append(window.cut(everything))
+    traces = [everything] if len(everything) <= MANY_SPANS else []
+    traces.append(window.cut(everything))
     if not window.apart and len(window.steps) > 1:
-        found.append(window_of(everything, 1).cut(everything))
-    return found
+        traces.append(window_of(everything, 1).cut(everything))
+    return traces
 
 
 def _ends(trace: Trace) -> tuple[float, float]:
@@ -124,38 +128,52 @@ def _ends(trace: Trace) -> tuple[float, float]:
     return begin, end if end > begin else begin + 1e-9
 
 
-def _merged(trace: Trace, tolerance: float) -> Columns:
+class SpanColumns(NamedTuple):
+    """Columns of spans, ordered by rank, lane and start."""
+
+    rank: Ints
+    lane: Ints
+    activity: Ints
+    name: Ints
+    step: Ints
+    start: Floats
+    end: Floats
+
+
+def _columns_of(trace: Trace) -> SpanColumns:
+    return SpanColumns._make(getattr(trace, name) for name in SpanColumns._fields)
+
+
+def _merged(trace: Trace, tolerance: float) -> SpanColumns:
     """Merge neighbours of one activity, lane and step; merged spans lose their name."""
-    c = trace.columns
-    if not len(c["rank"]):
-        return dict(c)
-    new = changes(*(c[key] for key in ("rank", "lane", "activity", "step")))
-    new[1:] |= c["start"][1:] - c["end"][:-1] > tolerance
+    c = _columns_of(trace)
+    if not len(c.rank):
+        return c
+    new = changes(c.rank, c.lane, c.activity, c.step)
+    new[1:] |= c.start[1:] - c.end[:-1] > tolerance
     first = np.flatnonzero(new)
     last = np.append(first[1:], len(new)) - 1
-    made = {key: column[first] for key, column in c.items()}
-    made["end"] = c["end"][last]
-    made["name"] = np.where(first == last, c["name"][first], len(trace.names))
-    return made
+    name = np.where(first == last, c.name[first], len(trace.names))
+    return SpanColumns._make(column[first] for column in c)._replace(end=c.end[last], name=name)
 
 
-def packed(found: TimelineData) -> dict[str, Any]:
+def packed(contents: TimelineData) -> dict[str, Any]:
     """Pack the contents as plain data for ``timeline.js``."""
-    c = _columns(found)
-    tick = (found.end - found.begin) / TICKS
-    start = np.rint((c["start"] - found.begin) / tick).astype(np.int64)
-    end = np.rint((c["end"] - found.begin) / tick).astype(np.int64)
-    keys = np.stack([c["lane"], c["activity"], c["name"], c["step"]])
+    c = _columns(contents)
+    tick = (contents.end - contents.begin) / TICKS
+    start = np.rint((c.start - contents.begin) / tick).astype(np.int64)
+    end = np.rint((c.end - contents.begin) / tick).astype(np.int64)
+    keys = np.stack([c.lane, c.activity, c.name, c.step])
     kinds, kind = np.unique(keys, axis=1, return_inverse=True)
-    new = changes(c["rank"], c["lane"])
+    new = changes(c.rank, c.lane)
     before = np.concatenate([[0], end[:-1]])
     lanes = np.unique(kinds[0])
-    firsts = [ranks[0] for ranks in found.ranks]
-    counts = np.searchsorted(c["rank"], firsts, "right") - np.searchsorted(c["rank"], firsts)
-    each = sorted((rank, number) for number, ranks in enumerate(found.ranks) for rank in ranks)
+    firsts = [ranks[0] for ranks in contents.ranks]
+    counts = np.searchsorted(c.rank, firsts, "right") - np.searchsorted(c.rank, firsts)
+    places = sorted((rank, number) for number, ranks in enumerate(contents.ranks) for rank in ranks)
     return {
-        "ranks": pack(np.array([rank for rank, _ in each]), np.uint32),
-        "group": pack(np.array([number for _, number in each]), np.uint32),
+        "ranks": pack(np.array([rank for rank, _ in places]), np.uint32),
+        "group": pack(np.array([number for _, number in places]), np.uint32),
         "counts": pack(counts, np.uint32),
         "kind": pack(kind.reshape(-1), np.uint32),
         "gap": pack(start - np.where(new, 0, before), np.int32),
@@ -166,36 +184,39 @@ def packed(found: TimelineData) -> dict[str, Any]:
         ],
         "lanes": [lane_name(int(lane)) for lane in lanes],
         "activities": ACTIVITIES,
-        "names": [*found.exact.names, ""],
-        "begin": found.begin,
+        "names": [*contents.exact.names, ""],
+        "begin": contents.begin,
         "tick": tick,
-        "steps": _steps(c, found, np.unique(c["step"])),
-        "view": [max(found.window.begin, found.begin), min(found.window.end, found.end)],
-        "slow": {str(rank): said for rank, said in found.slow.items()},
+        "steps": _steps(c, contents, np.unique(c.step)),
+        "view": [
+            max(contents.window.begin, contents.begin),
+            min(contents.window.end, contents.end),
+        ],
+        "slow": {str(rank): suffix for rank, suffix in contents.slow.items()},
         "rows": [
-            {"rank": row[0], "name": row_name(row, found.slow), "count": len(row)}
-            for row in found.rows
+            {"rank": row[0], "name": row_name(row, contents.slow), "count": len(row)}
+            for row in contents.rows
         ],
     }
 
 
-def _columns(found: TimelineData) -> Columns:
+def _columns(contents: TimelineData) -> SpanColumns:
     """Join the columns of all spans, by group, lane and start."""
-    exact = found.exact.columns
-    if found.merged is None:
+    exact = _columns_of(contents.exact)
+    if contents.merged is None:
         return exact
-    merged = _merged(found.merged, FINE * PIXEL * found.window.length)
-    both = {key: np.concatenate([exact[key], merged[key]]) for key in exact}
-    order = np.argsort(both["rank"], kind="stable")
-    return {key: column[order] for key, column in both.items()}
+    merged = _merged(contents.merged, FINE * PIXEL * contents.window.length)
+    both = [np.concatenate(pair) for pair in zip(exact, merged, strict=True)]
+    order = np.argsort(both[0], kind="stable")
+    return SpanColumns._make(column[order] for column in both)
 
 
-def _steps(c: Columns, found: TimelineData, steps: Ints) -> list[tuple[int, float, float]]:
+def _steps(c: SpanColumns, contents: TimelineData, steps: Ints) -> list[tuple[int, float, float]]:
     """List each step's number from 1 on, first begin and last end [s]."""
     rows = []
     for step in steps:
-        mine: Bools = c["step"] == step
-        rows.append((int(step) + 1, float(c["start"][mine].min()), float(c["end"][mine].max())))
+        mine: Bools = c.step == step
+        rows.append((int(step) + 1, float(c.start[mine].min()), float(c.end[mine].max())))
     return rows
 
 
@@ -219,37 +240,45 @@ def timeline(result: Result) -> list[Timeline]:
     trace = result.trace
     if trace is None or not any(block.step >= 0 for block in trace.blocks):
         return []
-    found = shown(result)
-    return [Timeline("Timeline", data=packed(found), said=_said(found), note=_left_out(found))]
+    contents = shown(result)
+    return [
+        Timeline("Timeline", data=packed(contents), said=_said(contents), note=_left_out(contents))
+    ]
 
 
-def _said(found: TimelineData) -> str:
+def _said(contents: TimelineData) -> str:
     """Describe the timeline in words, for screen readers."""
-    first, last = found.window.steps[0] + 1, found.window.steps[-1] + 1
+    first, last = contents.window.steps[0] + 1, contents.window.steps[-1] + 1
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     text = f"Who computes and who communicates when; at first {steps}"
-    text += f", {seconds(found.window.length)}. "
-    if found.rows:
-        shown = f"{len(found.rows)} of {found.num_rows} groups of ranks"
-        shown = f"{len(found.rows)} groups of ranks" if found.num_rows == len(found.rows) else shown
+    text += f", {seconds(contents.window.length)}. "
+    if contents.rows:
+        shown = f"{len(contents.rows)} of {contents.num_rows} groups of ranks"
+        shown = (
+            f"{len(contents.rows)} groups of ranks"
+            if contents.num_rows == len(contents.rows)
+            else shown
+        )
         text += f"Ranks that do the same share a row: {shown}. “Rows” shows every rank; where "
         text += "rows have no room, a colour is what most ranks do, pale where few do anything. "
     slow = [
-        f"rank {rank}{said.replace(' · ', ' (')}{')' * bool(said)}"
-        for rank, said in found.slow.items()
+        f"rank {rank}{suffix.replace(' · ', ' (')}{')' * bool(suffix)}"
+        for rank, suffix in contents.slow.items()
     ]
     return text + (f"▲ marks slow ranks: {', '.join(slow[:4])}." if slow else "No rank is slow.")
 
 
-def _left_out(found: TimelineData) -> str:
+def _left_out(contents: TimelineData) -> str:
     """Write which spans and ranks are dropped; empty if none are."""
-    said = []
-    if found.merged is not None:
-        fine = listed(sorted(int(rank) for rank in {*found.exact.rank}))
-        said.append(
+    sentences = []
+    if contents.merged is not None:
+        fine = listed(sorted(int(rank) for rank in {*contents.exact.rank}))
+        sentences.append(
             f"Layers one by one are those of ranks {fine}; of others each phase is one bar."
         )
-    left = found.num_groups - len(found.ranks)
+    left = contents.num_groups - len(contents.ranks)
     if left:
-        said.append(f"{left} of {found.num_groups} groups of ranks that do the same are left out.")
-    return " ".join(said)
+        sentences.append(
+            f"{left} of {contents.num_groups} groups of ranks that do the same are left out."
+        )
+    return " ".join(sentences)

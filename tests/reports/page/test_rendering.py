@@ -15,7 +15,6 @@ from simdp.reports.sections import (
     Source,
     Summary,
     Table,
-    Text,
     Tile,
     Verdict,
 )
@@ -37,7 +36,6 @@ def one_of_each(text):
         Verdict(text, [text]),
         Table(text, [text, "n"], [[text, TableCell(text, 2.0)]]),
         Chart(text, Axis(text, "category"), Axis(text), [Series(text, [text], [1.0])], said=text),
-        Text(text, [text]),
         Source(text, source=text, name=text, folded=True),
     )
 
@@ -70,9 +68,9 @@ def test_nothing_is_fetched():
 
 
 def test_sections_of_one_title_have_ids_of_their_own():
-    page = html(Text("A b", ["x"]), Text("A b", ["y"]), Text("!", ["z"]))
+    page = html(Verdict("A b", ["x"]), Verdict("A b", ["y"]), Verdict("!", ["z"]))
     ids = re.findall(r'<section id="([^"]*)"', page)
-    assert ids == ["a-b", "a-b--2", "text"]
+    assert ids == ["a-b", "a-b--2", "verdict"]
     assert all(f'href="#{name}"' in page for name in ids)
 
 
