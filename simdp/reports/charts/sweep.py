@@ -262,7 +262,7 @@ def sweep_charts(study: Study) -> list[Chart]:
         return made
 
     lower = lines(second.read)
-    values = [value for line in lower for value in np.asarray(line.y, dtype=np.float64)]
+    values = [value or 0.0 for line in lower for value in line.y]
     return [
         Chart(
             f"Step time by {lowered}",

@@ -88,6 +88,8 @@ def test_the_interval_of_a_swept_step_is_a_band(key, make):
     }
     study = simdp.sweep(checked(raw, Path()))
     step_time = make(study)[0]
+    assert step_time.title in [section.title for section in pages.study_page(study).sections]
+    write(study, BytesIO())
     line = step_time.series[0]
     wanted = [point.metrics["interval_s"] for point in study.points]
     for ends, number in ((line.low, 0), (line.high, 1)):
