@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,10 +89,7 @@ class RunView:
         if own >= len(steps):
             return None
         calls = steps[own].calls
-        for place, step in enumerate(leading):
-            if step.calls >= calls:
-                return place
-        return None
+        return next((place for place, step in enumerate(leading) if step.calls >= calls), None)
 
     def backwards(self, step: int) -> list[list[tuple[int, BackwardRecord]]]:
         """Return the backward passes of a step, by rank, with their numbers."""
@@ -100,24 +97,24 @@ class RunView:
 
     @cached_property
     def _backwards(self) -> dict[int, list[list[tuple[int, BackwardRecord]]]]:
-        found: dict[int, list[list[tuple[int, BackwardRecord]]]] = {}
+        by_step: dict[int, list[list[tuple[int, BackwardRecord]]]] = {}
         for place, rank in enumerate(self.record.ranks):
             if self._follows(rank):
                 continue
             for number, backward in enumerate(rank.backwards):
                 step = self.global_step(rank, backward.step)
-                if step is None or step >= self.count - self.skip:
-                    continue
-                rows = found.setdefault(step + self.skip, [[] for _ in self.record.ranks])
-                rows[place].append((number, backward))
-        return found
+                if step is not None and step < self.count - self.skip:
+                    by_rank = by_step.setdefault(step + self.skip, [[] for _ in self.record.ranks])
+                    by_rank[place].append((number, backward))
+        return by_step
 
     def _follows(self, rank: RankRecord) -> bool:
         """Return whether a rank has the samples of another, and another part of the weights."""
         if rank.follows is None:
             return False
-        leader = self.record.ranks[rank.follows]
-        return [one.samples for one in rank.backwards] == [one.samples for one in leader.backwards]
+        passes = rank.backwards, self.record.ranks[rank.follows].backwards
+        own, leading = ([backward.samples for backward in backwards] for backwards in passes)
+        return own == leading
 
     def samples(self, step: int) -> Counter[int]:
         """Return how often each sample counts in a step."""
@@ -137,18 +134,18 @@ class RunView:
 
         Ranks without a backward pass in the step, which have joined, do not count.
         """
-        found: Tensors = {}
+        mean: Tensors = {}
         active = [passes for passes in self.backwards(step) if passes]
         for place, passes in enumerate(self.backwards(step)):
             for number, backward in passes:
                 factor = 1.0 if weights is None else weights.get((place, number), 1.0)
                 for name, local in backward.local.items():
                     part = local * (factor / len(active))
-                    if name not in found:
-                        found[name] = part
-                    elif found[name].shape == part.shape:  # else of a tensor of this rank alone
-                        found[name] = found[name] + part
-        return found
+                    if name not in mean:
+                        mean[name] = part
+                    elif mean[name].shape == part.shape:  # else of a tensor of this rank alone
+                        mean[name] = mean[name] + part
+        return mean
 
     def whole(self, stage: str, place: int) -> Tensors:
         """Return the gradients or weights of a step of rank 0, with shards of all ranks added.
@@ -158,16 +155,16 @@ class RunView:
         step = self.first.steps[place]
         if stage == "gradient" and step.reduces:
             return self.local(step.at + self.skip)
-        found = {name: value for name, value in _of(step, stage).items() if value is not None}
+        whole = {name: value for name, value in _of(step, stage).items() if value is not None}
         for rank in self.record.ranks[1:]:
             if place >= len(rank.steps):
                 continue
             other = rank.steps[place]
             for name in other.shards:
                 part = _of(other, stage).get(name)
-                if part is not None and found.get(name, part).shape == part.shape:
-                    found[name] = found[name] + part if name in found else part
-        return found
+                if part is not None and whole.get(name, part).shape == part.shape:
+                    whole[name] = whole[name] + part if name in whole else part
+        return whole
 
 
 Tensors = dict[str, Floats]
@@ -195,21 +192,22 @@ def places(views: Sequence[RunView]) -> dict[tuple[int, int, str], Place]:
     known: dict[str, tuple[int, tuple[int, ...]]] = {}
     own: dict[str, int] = {}  # ranks of tensors by whose names other ranks call other ones
     for number, rank in enumerate(views[0].record.ranks):
-        other = [name for name, one in rank.contents.items() if known.get(name, one) != one]
+        contents = rank.contents.items()
+        other = [name for name, content in contents if known.get(name, content) != content]
         modules = {name.rpartition(".")[0] for name in other}
         for name, content in rank.contents.items():
             if name.rpartition(".")[0] in modules:
                 own[f"rank {number}: {name}"] = number
                 known[f"rank {number}: {name}"] = content
             known.setdefault(name, content)
-    found = _places(views, known)
-    if any(own.get(place.name, rank) != rank for (_, rank, _), place in found.items()):
-        return found  # what a rank of the first view has, another one of more ranks has
-    return _places(views, {name: one for name, one in known.items() if name not in own})
+    placed = _places(views, known)
+    if any(own.get(place.name, rank) != rank for (_, rank, _), place in placed.items()):
+        return placed  # what a rank of the first view has, another one of more ranks has
+    return _places(views, {name: known[name] for name in known if name not in own})
 
 
 def _places(views: Sequence[RunView], known: Contents) -> dict[tuple[int, int, str], Place]:
-    found: dict[tuple[int, int, str], Place] = {}
+    placed: dict[tuple[int, int, str], Place] = {}
     for view in views:
         held: set[tuple[str, int]] = set()
         for number, rank in enumerate(view.record.ranks):
@@ -219,8 +217,8 @@ def _places(views: Sequence[RunView], known: Contents) -> dict[tuple[int, int, s
                 alone = number > 0 and place not in view.first.contents
                 if place != name or rank.contents[name][0] != total or alone:
                     leads = first and number > 0
-                    found[view.world_size, number, name] = Place(place, offset, total, leads)
-    return found
+                    placed[view.world_size, number, name] = Place(place, offset, total, leads)
+    return placed
 
 
 def _spots(mine: Contents, known: Contents) -> dict[str, tuple[str, int]]:
@@ -231,35 +229,35 @@ def _spots(mine: Contents, known: Contents) -> dict[str, tuple[str, int]]:
     by_content: dict[tuple[int, ...], list[tuple[str, int]]] = {}
     for name, (_, rows) in known.items():
         by_content.setdefault(rows, []).append((name, 0))
-    found: dict[str, tuple[str, int]] = {}
+    spots: dict[str, tuple[str, int]] = {}
     modules: dict[str, tuple[str, int]] = {}
     for name, (size, rows) in mine.items():
-        spots = by_content.get(rows) or [
-            (one, start)
-            for one in known
-            if one.endswith(name) and one.removesuffix(name)[-2:] in ("", ": ")
-            for start in range(len(known[one][1]) - len(rows) + 1)
-            if known[one][1][start : start + len(rows)] == rows
+        equal = by_content.get(rows) or [
+            (place, start)
+            for place, (_, whole) in known.items()
+            if place.endswith(name) and place.removesuffix(name)[-2:] in ("", ": ")
+            for start in range(len(whole) - len(rows) + 1)
+            if whole[start : start + len(rows)] == rows
         ]
-        if len(spots) == 1:
-            place, start = spots[0]
-            found[name] = place, start * size // len(rows)
+        if len(equal) == 1:
+            place, start = equal[0]
+            spots[name] = place, start * size // len(rows)
             parts = zip(name.split(".")[::-1], place.split(".")[::-1], strict=False)
             same = len(list(takewhile(lambda pair: pair[0] == pair[1], parts)))
-            prefix, theirs = (one.rsplit(".", same)[0] for one in (name, place))
+            prefix, known_prefix = (path.rsplit(".", same)[0] for path in (name, place))
             if place.endswith(name):
                 prefix = name.rpartition(".")[0]
-                theirs = place.removesuffix(name) + prefix
+                known_prefix = place.removesuffix(name) + prefix
             if (place, known[place][0]) != (name, size):
-                modules[prefix] = theirs, start
+                modules[prefix] = known_prefix, start
     for name, (size, rows) in mine.items():
-        own = [one for one in modules if f"{name.rpartition('.')[0]}.".startswith(f"{one}.")]
+        own = [path for path in modules if f"{name.rpartition('.')[0]}.".startswith(f"{path}.")]
         prefix = max(own, key=len, default=name)
-        theirs, start = modules.get(prefix, (name, 0))
-        place = theirs + name.removeprefix(prefix)
+        known_prefix, start = modules.get(prefix, (name, 0))
+        place = known_prefix + name.removeprefix(prefix)
         if known.get(place, (0, ()))[1][start : start + len(rows)] == rows:
-            found.setdefault(name, (place, start * size // len(rows)))
-    return found
+            spots.setdefault(name, (place, start * size // len(rows)))
+    return spots
 
 
 class Difference(NamedTuple):
@@ -294,24 +292,23 @@ class Difference(NamedTuple):
         return self.sizes.get((row.step, row.stage, row.name), 0.0)
 
 
-def relative(given: Tensors, reference: Tensors) -> dict[str, float]:
+def relative(tensors: Tensors, reference: Tensors) -> dict[str, float]:
     """Return the relative difference of each tensor in the 2-norm."""
     largest = max((norm(value) for value in reference.values()), default=0.0)
-    found = {}
-    for name in reference.keys() | given.keys():
-        one, other = given.get(name), reference.get(name)
-        if one is None or other is None or one.shape != other.shape:
-            present = one if one is not None else other
-            found[name] = 0.0 if present is None or not norm(present) else 1.0
+    sizes = {}
+    for name in reference.keys() | tensors.keys():
+        tensor, own = tensors.get(name), reference.get(name)
+        if tensor is None or own is None or tensor.shape != own.shape:
+            present = tensor if tensor is not None else own
+            sizes[name] = 0.0 if present is None or not norm(present) else 1.0
             continue
-        scale = max(norm(other), SMALLEST * largest)
-        difference = norm(one - other)
+        scale = max(norm(own), SMALLEST * largest)
+        difference = norm(tensor - own)
         if not np.isfinite(difference):
-            same = bool(np.array_equal(one, other, equal_nan=True))
-            found[name] = 0.0 if same else float("inf")
+            sizes[name] = 0.0 if np.array_equal(tensor, own, equal_nan=True) else float("inf")
         else:
-            found[name] = difference / scale if scale else float(difference > 0)
-    return found
+            sizes[name] = difference / scale if scale else float(difference > 0)
+    return sizes
 
 
 class Rounding:
@@ -346,32 +343,26 @@ class Rounding:
         self._chaotic: set[tuple[tuple[int, int], str]] = set()
         if base is None or nudged is None:
             return
-        for key in base.keys:
-            mine, theirs = base.place(key), nudged.place(key)
-            if mine is None or theirs is None:
-                continue
+        for key, place, nudged_place in _common_steps(base, nudged):
             for stage in ("gradient",) if coarse else ("gradient", "weights"):
-                found = relative(nudged.whole(stage, theirs), base.whole(stage, mine))
+                sizes = relative(nudged.whole(stage, nudged_place), base.whole(stage, place))
                 # tensors share their rounding, and steps in short data types: one's may be small by
                 # chance
-                listed = list(found.values()) or [0.0]
-                shared = float((np.max if coarse else np.median)(listed))
+                differences = list(sizes.values()) or [0.0]
+                shared = float((np.max if coarse else np.median)(differences))
                 most = max(shared, most) if coarse else shared
-                self._sizes[key, stage] = found, most
-                middle[stage] = max(float(np.median(listed)), middle.get(stage, 0.0))
+                self._sizes[key, stage] = sizes, most
+                middle[stage] = max(float(np.median(differences)), middle.get(stage, 0.0))
                 if middle[stage] >= CHAOTIC:
                     self._chaotic.add((key, stage))
-                    self.lost = self.lost or base.step_of(mine)
+                    self.lost = self.lost or base.step_of(place)
 
     def bound(self, stage: str, key: tuple[int, int], name: str) -> float:
         """Return the relative difference of a tensor that rounding explains."""
-        found, shared = self._sizes.get((key, stage), ({}, 0.0))
+        sizes, shared = self._sizes.get((key, stage), ({}, 0.0))
         finer = 0.0 if self.finer is None else self.finer.bound(stage, key, name)
-        return max(self.smallest, self._times * max(found.get(name, 0.0), shared), finer)
-
-    @property
-    def _times(self) -> int:
-        return COARSE if self.coarse else NUDGES
+        times = COARSE if self.coarse else NUDGES
+        return max(self.smallest, times * max(sizes.get(name, 0.0), shared), finer)
 
     def compares(self, stage: str, key: tuple[int, int], name: str) -> bool:
         """Return whether a comparison of a tensor shows anything."""
@@ -380,29 +371,33 @@ class Rounding:
         return (key, stage) not in self._chaotic and own < CHAOTIC and not whole
 
 
-def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
+def _common_steps(base: RunView, view: RunView) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """Return the key of each step of two runs, and its places in both."""
+    for key in base.keys:
+        places = base.place(key), view.place(key)
+        if places[0] is not None and places[1] is not None:
+            yield key, places[0], places[1]
+
+
+def compare(base: RunView, view: RunView, rounding: Rounding) -> Difference:
     """Compare two runs."""
     rows: list[TensorRow] = []
     all_sizes: dict[tuple[int, str, str], float] = {}
     largest = 0.0
     bound_of_largest, compared = rounding.smallest, 0
-    for key in one.keys:
-        mine, theirs = one.place(key), other.place(key)
-        if mine is None or theirs is None:
-            continue
-        for stage in STAGES:
-            if stage == "weights" and rounding.coarse:
-                continue
-            for name, size in _stage(one, other, stage, mine, theirs):
+    for key, *places in _common_steps(base, view):
+        step = base.step_of(places[0])
+        for stage in STAGES[: 2 if rounding.coarse else 3]:
+            for name, size in _stage(base, view, stage, *places):
                 bound = rounding.bound(stage, key, name)
-                all_sizes[one.step_of(mine), stage, name] = size
+                all_sizes[step, stage, name] = size
                 if not rounding.compares(stage, key, name):
                     continue
                 compared += stage == "gradient"
                 largest = max(largest, size)
                 if size > bound:
-                    sizes = one.world_size, other.world_size
-                    rows.append(TensorRow(stage, name, one.step_of(mine), sizes, size, bound))
+                    ranks = base.world_size, view.world_size
+                    rows.append(TensorRow(stage, name, step, ranks, size, bound))
                 else:
                     bound_of_largest = max(bound_of_largest, bound)
     first = rows[0].bound if rows else bound_of_largest
@@ -410,50 +405,59 @@ def compare(one: RunView, other: RunView, rounding: Rounding) -> Difference:
 
 
 def _stage(
-    one: RunView, other: RunView, stage: str, mine: int, theirs: int
+    base: RunView, view: RunView, stage: str, place: int, view_place: int
 ) -> list[tuple[str, float]]:
     """Return names and relative differences, in the order of the first run."""
     if stage == "learning rate":
-        rates = [view.first.steps[place].lr for view, place in ((one, mine), (other, theirs))]
-        found = relative({"lr": np.array(rates[1])}, {"lr": np.array(rates[0])})
-        return [("learning rate", size) for size in found.values()]
-    reference, given = one.whole(stage, mine), other.whole(stage, theirs)
-    order = {name: place for place, name in enumerate(reference)}
-    sizes = relative(given, reference)
+        rates, base_rates = view.first.steps[view_place].lr, base.first.steps[place].lr
+        sizes = relative({stage: np.array(rates)}, {stage: np.array(base_rates)})
+        return list(sizes.items())
+    reference, tensors = base.whole(stage, place), view.whole(stage, view_place)
+    order = {name: number for number, name in enumerate(reference)}
+    sizes = relative(tensors, reference)
     if stage == "gradient":
-        weights = one.whole("weights", mine)
+        weights = base.whole("weights", place)
         for name in sizes.keys() & weights.keys():
-            both = [norm(one[name]) for one in (reference, given) if name in one]
-            if max(both) < VANISHING * norm(weights[name]):
+            norms = [norm(run[name]) for run in (reference, tensors) if name in run]
+            if max(norms) < VANISHING * norm(weights[name]):
                 sizes[name] = 0.0  # left by sums that cancel
-    return [(name, sizes[name]) for name in sorted(sizes, key=lambda one: order.get(one, 1 << 30))]
+    return sorted(sizes.items(), key=lambda pair: order.get(pair[0], 1 << 30))
 
 
-def replicas(view: RunView) -> tuple[str, str, int, float] | None:
-    """Return the first difference between ranks: stage, name, step, and relative size."""
-    ranks = view.record.ranks
-    initial = _between(ranks, 0, lambda step: step.before)
-    if initial is not None:
-        return "initial weights", initial[0], 1, initial[1]
-    for place in range(len(view.first.steps)):
-        if any(len(rank.steps) != len(view.first.steps) for rank in ranks):
-            return None
-        number = view.step_of(place)
-        found = _between(ranks, place, _reduced)
-        if found is not None:
-            return "gradient", found[0], number, found[1]
-        found = _between(ranks, place, lambda step: step.after_probes)
-        if found is not None:
-            return "weights", found[0], number, found[1]
-        found = _between(ranks, place, lambda step: step.buffers)
-        if found is not None:
-            return "buffers", found[0], number, found[1]
+class Unequal(NamedTuple):
+    """A difference between the ranks of a run."""
+
+    stage: str
+    name: str  # of the tensor
+    step: int  # from 1
+    size: float  # relative
+
+
+SHARED: dict[str, Callable[[StepRecord], Mapping[str, Floats | None]]] = {
+    "initial weights": lambda step: step.before,
+    "gradient": lambda step: {} if step.reduces else step.grad_probes,
+    "weights": lambda step: step.after_probes,
+    "buffers": lambda step: step.buffers,
+}
+"""What ranks have to share in a step, by stage."""
+
+
+def replicas(view: RunView) -> Unequal | None:
+    """Return the first difference between ranks."""
+    stages = [(0, "initial weights")]
+    if len({len(rank.steps) for rank in view.record.ranks}) == 1:
+        places = range(len(view.first.steps))
+        stages += [
+            (place, stage) for place in places for stage in ("gradient", "weights", "buffers")
+        ]
+    for place, stage in stages:
+        for name, value, other in _differences(view, place, stage):
+            size = 1.0
+            if value is not None and other is not None and value.shape == other.shape:
+                size = norm(value - other) / (max(norm(value), norm(other)) or 1.0)
+            step = 1 if stage == "initial weights" else view.step_of(place)
+            return Unequal(stage, name, step, size)
     return None
-
-
-def _reduced(step: StepRecord) -> dict[str, Floats | None]:
-    """Return what ranks have to share of the gradients before a step."""
-    return {} if step.reduces else step.grad_probes
 
 
 def averaged_weights(view: RunView) -> tuple[int, int] | None:
@@ -466,17 +470,18 @@ def averaged_weights(view: RunView) -> tuple[int, int] | None:
     for place in range(1, min(len(steps) for steps in ranks)):
         names = [name for name, value in ranks[0][place].before.items() if value is not None]
         last = [steps[place - 1].after_probes for steps in ranks]
-        if not any(_unequal(last[0].get(name), one.get(name)) for name in names for one in last):
+        if not any(_unequal(last[0].get(name), own.get(name)) for name in names for own in last):
             continue
         parted = place if parted is None else parted
         now = [steps[place].before for steps in ranks]
-        if any(_unequal(now[0][name], one.get(name)) for name in names for one in now):
+        if any(_unequal(now[0][name], own.get(name)) for name in names for own in now):
             continue
         for name in names:
-            known = [one[name] for one in (now[0], *last) if one.get(name) is not None]
-            if len({one.shape for one in known}) > 1:  # type: ignore[union-attr]
+            weights = [own.get(name) for own in (now[0], *last)]
+            mean, *parts = [weight for weight in weights if weight is not None]
+            if len({weight.shape for weight in (mean, *parts)}) > 1:
                 return None
-            if not np.allclose(np.mean(known[1:], axis=0), known[0], rtol=1e-3, atol=1e-6):  # type: ignore[arg-type]
+            if not np.allclose(np.mean(parts, axis=0), mean, rtol=1e-3, atol=1e-6):
                 return None
         return parted, place + 1
     return None
@@ -484,51 +489,25 @@ def averaged_weights(view: RunView) -> tuple[int, int] | None:
 
 def differing(view: RunView, place: int, stage: str) -> list[str]:
     """Return the names of tensors that differ between ranks in a step."""
+    return [name for name, *_ in _differences(view, place, stage)]
+
+
+def _differences(
+    view: RunView, place: int, stage: str
+) -> Iterator[tuple[str, Floats | None, Floats | None]]:
+    """Return the tensors that differ between ranks: of rank 0, and of the first other rank."""
     ranks = view.record.ranks
     if any(place >= len(rank.steps) for rank in ranks):
-        return []
-    steps = [rank.steps[place] for rank in ranks]
-    pick: list[dict[str, Any]] = [
-        step.before
-        if stage == "initial weights"
-        else _reduced(step)
-        if stage == "gradient"
-        else step.buffers
-        for step in steps
-    ]
-    found = []
-    for name, value in pick[0].items():
-        for other in pick[1:]:
-            if name not in other:
-                continue
-            theirs = other.get(name)
-            if _unequal(value, theirs):
-                found.append(name)
-                break
-    return found
+        return
+    first, *others = [SHARED[stage](rank.steps[place]) for rank in ranks]
+    for name, value in first.items():
+        unequal = [own[name] for own in others if name in own and _unequal(value, own[name])]
+        if unequal:
+            yield name, value, unequal[0]
 
 
-def _unequal(one: Floats | None, other: Floats | None) -> bool:
-    if one is None or other is None:
-        present = one if one is not None else other
+def _unequal(tensor: Floats | None, other: Floats | None) -> bool:
+    if tensor is None or other is None:
+        present = tensor if tensor is not None else other
         return present is not None and bool(np.any(present))
-    return not np.array_equal(one, other, equal_nan=True)
-
-
-def _between(
-    ranks: Sequence[RankRecord], place: int, pick: Callable[[StepRecord], Any]
-) -> tuple[str, float] | None:
-    if any(place >= len(rank.steps) for rank in ranks):
-        return None
-    found = [pick(rank.steps[place]) for rank in ranks]
-    for name, value in found[0].items():
-        for other in found[1:]:
-            if name not in other:
-                continue
-            theirs = other.get(name)
-            if not _unequal(value, theirs):
-                continue
-            if value is None or theirs is None or value.shape != theirs.shape:
-                return name, 1.0
-            return name, norm(value - theirs) / (max(norm(value), norm(theirs)) or 1.0)
-    return None
+    return not np.array_equal(tensor, other, equal_nan=True)

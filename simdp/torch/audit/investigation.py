@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simdp.errors import ScenarioError
-from simdp.results.audit import Experiment, Finding, TensorRow
+from simdp.results.audit import Cause, Experiment, Finding, LegitimateCause, TensorRow
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import comparisons, data_changes, samples, suspects
 from simdp.torch.audit.comparisons import Difference, RunView, compare
@@ -29,6 +29,9 @@ METRIC = 1e-4
 
 UNEQUAL_REPLICAS = ("bypassed_ddp", "unsynchronised_parameters")
 """Causes by which ranks have other weights, of which a checkpoint has one rank's."""
+
+Keeping = data_changes.KeptBatches | data_changes.IntegerDraws | data_changes.Inputs
+"""Changes that keep what a script is given."""
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """Part of the message of DistributedDataParallel."""
@@ -81,18 +84,18 @@ class Investigation:
 
     # Runs -----------------------------------------------------------------------------------------
 
-    def changed(self, size: int, changes: Sequence[ch.Change], **more: Any) -> Run:
-        """Return a run with changes."""
+    def changed(self, size: int, changes: Sequence[ch.Change], **fields: Any) -> Run:
+        """Return a run with changes, and other fields."""
         run = self.runs[size]
-        listed = [*self.always, *changes]
-        fields = {
-            "arguments": run.arguments,
-            "environ": run.environ,
-            "max_steps": run.max_steps if self.most_steps is None else self.most_steps,
-            **more,
-        }
+        if self.most_steps is not None:
+            run = replace(run, max_steps=self.most_steps)
         lifted = [ch.Float64()] if self.exact else []
-        return Run(size, changes=[*lifted, *listed], **fields)
+        changes = [*lifted, *self.always, *changes]
+        return replace(run, world_size=size, changes=changes, **fields)
+
+    def runs_changed(self, *sides: tuple[int, Sequence[ch.Change]]) -> list[RunRecord]:
+        """Run numbers of ranks with changes."""
+        return self.runner.run([self.changed(*side) for side in sides])
 
     def start(self) -> None:
         """Run the script as it is, and with weights moved by rounding."""
@@ -117,7 +120,7 @@ class Investigation:
             return
         samples.by_content(list(self.views.values()))
         placed = comparisons.places(list(self.views.values()))
-        if placed and not any(isinstance(one, ch.Placed) for one in self.always):
+        if placed and not any(isinstance(change, ch.Placed) for change in self.always):
             self.always.append(ch.Placed(placed))
             self.start()
             return
@@ -130,16 +133,15 @@ class Investigation:
 
     def _coarse(self, base: RunView, unit: float) -> comparisons.Rounding:
         """Measure what rounding to a shorter data type explains."""
-        size = base.world_size
-        (found,) = self.runner.run([self.changed(size, [ch.NoAutocast()])])
+        (record,) = self.runs_changed((base.world_size, [ch.NoAutocast()]))
         how = "by a run in float32"
-        if found.error:  # a script may check the data type
-            (found,) = self.runner.run([self.changed(size, [ch.Nudged(unit)])])
+        if record.error:  # a script may check the data type
+            (record,) = self.runs_changed((base.world_size, [ch.Nudged(unit)]))
             how = "by a run whose weights were moved by half a unit of its data type"
-        if found.error:
+        if record.error:
             how = "in units of its data type alone"
         self.notes.append(f"mixed precision: what rounding explains was measured {how}")
-        other = None if found.error else RunView(found)
+        other = None if record.error else RunView(record)
         return comparisons.Rounding(
             base, other, unit if other is None else EPSILON, True, self.rounding
         )
@@ -152,22 +154,18 @@ class Investigation:
         if unused:
             change = ch.FindUnused()
             sizes = [record.world_size for record in records]
-            again = self.runner.run([self.changed(size, [change]) for size in sizes])
+            again = self.runs_changed(*((size, [change]) for size in sizes))
             if not any(record.error for record in again):
                 self.always.append(change)
-                view = RunView(again[-1])
-                line = _unused_line(view)
+                how = "wait for gradients" if first.kind == "deadlock" else "raise"
                 self.findings.append(
                     finding(
                         "unused_parameters",
-                        line,
-                        1,
-                        None,
-                        None,
-                        f"with find_unused_parameters=True, {_listed(sizes)} ranks end; without, "
-                        f"{ranks_counted(first.world_size)} "
-                        f"{'wait for gradients' if first.kind == 'deadlock' else 'raise'}",
+                        _unused_line(RunView(again[-1])),
+                        f"with find_unused_parameters=True, {_enumerated(sizes)} ranks end; "
+                        f"without, {ranks_counted(first.world_size)} {how}",
                         "find_unused_parameters=True, or use every parameter in each forward pass",
+                        step=1,
                     )
                 )
                 records[:] = again
@@ -197,16 +195,11 @@ class Investigation:
             self.checks[size] = samples.check(base, view)
             self.differences[size] = compare(base, view, self.rounding)
             self.rows += self.differences[size].rows[:20]
-        unequal = [
-            size
-            for size in self.sizes[1:]
-            if not self.differences[size].same
-            or self.checks[size].differing
-            or comparisons.replicas(self.views[size]) is not None
-        ]
-        for size in unequal:
-            self.explain(size)
-            self.most_steps = None
+        for size in self.sizes[1:]:
+            same = self.differences[size].same and not self.checks[size].differing
+            if not same or comparisons.replicas(self.views[size]) is not None:
+                self.explain(size)
+                self.most_steps = None
 
     def explain(self, size: int) -> None:
         """Find the causes by which a run differs."""
@@ -219,30 +212,28 @@ class Investigation:
             chosen += [] if tie is None else [tie]
         longer = self._longer(pair)
         traced = False
-        legitimate = suspects.layers(pair)
         hooks = suspects.comm_hooks(pair)
-        legitimate += [one for one in (*hooks, *suspects.reduction(pair)) if one.legitimate]
+        reducing = [*hooks, *suspects.reduction(pair)]
+        legitimate = [
+            *suspects.layers(pair),
+            *(suspect for suspect in reducing if suspect.legitimate),
+        ]
         for _ in range(6):
             if self._agrees(current):
                 break
             wrong = [
-                *(one for one in hooks if not one.legitimate),
+                *(suspect for suspect in hooks if not suspect.legitimate),
                 *suspects.weights_of_ranks(current),
                 *suspects.reduction(current),
                 *suspects.losses(current),
                 *suspects.schedule(current, longer),
                 *suspects.scaled(current),
             ]
-            known = {(one.cause, one.change) for one in chosen}
-            options = [one for one in (*wrong, *legitimate) if (one.cause, one.change) not in known]
-            best = self._best(pair, chosen, options, current)
+            best = self._best(pair, chosen, [*wrong, *legitimate], current)
             if best is None and not traced:
                 traced = True
                 current = self._traced(pair, chosen)
-                options = [
-                    one for one in suspects.losses(current) if (one.cause, one.change) not in known
-                ]
-                best = self._best(pair, chosen, options, current)
+                best = self._best(pair, chosen, suspects.losses(current), current)
             if best is None:
                 together = self._together(pair, chosen, legitimate, current)
                 if together is None:
@@ -269,11 +260,11 @@ class Investigation:
             tie = suspects.order_of_samples(pair, check, change)
             if tie is None:
                 return pair, None, pair
-            found = self.tried(pair, [tie])
-            if found is not pair and not samples.check(found.base, found.view).differing:
-                return pair, tie, found
-        given, steps = self._inputs(pair)
-        if given is None:
+            tied = self.tried(pair, [tie])
+            if tied is not pair and not samples.check(tied.base, tied.view).differing:
+                return pair, tie, tied
+        imposed, steps = self._inputs(pair)
+        if imposed is None:
             return pair, None, pair
         if steps < min(pair.base.count, pair.view.count):
             self.notes.append(
@@ -282,58 +273,57 @@ class Investigation:
             )
             self.most_steps = steps
             pair = self.tried(pair, [])
-        tie = suspects.order_of_samples(pair, check, given)
-        found = pair if tie is None else self.tried(pair, [tie])
-        return pair, None if found is pair else tie, found
+        tie = suspects.order_of_samples(pair, check, imposed)
+        tied = pair if tie is None else self.tried(pair, [tie])
+        return pair, None if tied is pair else tie, tied
 
     def _ties(self, pair: Pair) -> Iterator[ch.Change]:
         """Return changes that may give the base run the samples of the other one."""
-        found = data_changes.tied(pair.view, pair.base)
-        if found is not None:
-            yield found
+        tie = data_changes.tied(pair.view, pair.base)
+        if tie is not None:
+            yield tie
         sizes = pair.view.world_size, pair.base.world_size
         if samples.training_loaders(pair.view.first):
-            kept = data_changes.KeptBatches()
-            run = self.changed(sizes[0], [kept], keep={"kept": lambda: kept.kept})
-            (record,) = self.runner.run([run])
-            found = data_changes.tied_batches(pair.view, pair.base, record.extra.get("kept", {}))
-            if found is not None:
-                yield found
-            return
-        rows = [self.changed(size, [data_changes.GivenRows()]) for size in sizes]
-        view, base = (RunView(record) for record in self.runner.run(rows))
-        indexed = [one.first.backwards and one.first.backwards[0].indexed for one in (view, base)]
-        if all(indexed):
-            found = data_changes.tied(view, base)
-            if found is not None:
-                yield found
-        if not pair.view.first.index_draws:
-            return
-        draws = [data_changes.IntegerDraws() for _ in sizes]
+            (kept,) = self._kept(data_changes.KeptBatches, sizes[:1])
+            tie = data_changes.tied_batches(pair.view, pair.base, kept)
+        else:
+            records = self.runs_changed(*((size, [data_changes.GivenRows()]) for size in sizes))
+            view, base = map(RunView, records)
+            firsts = [run.first.backwards[:1] for run in (view, base)]
+            tie = None
+            if all(first and first[0].indexed for first in firsts):
+                tie = data_changes.tied(view, base)
+            if tie is not None:
+                yield tie
+            if not pair.view.first.index_draws:
+                return
+            kept, own = self._kept(data_changes.IntegerDraws, sizes)
+            tie = data_changes.tied_draws(pair.view, pair.base, kept, own)
+        if tie is not None:
+            yield tie
+
+    def _kept(self, kind: type[Keeping], sizes: Sequence[int]) -> list[dict[Any, Any]]:
+        """Return what a change keeps of runs on some numbers of ranks."""
+        changes = [kind() for _ in sizes]
         runs = [
-            self.changed(size, [one], keep={"kept": partial(getattr, one, "kept")})
-            for size, one in zip(sizes, draws, strict=True)
+            self.changed(size, [change], keep={"kept": partial(getattr, change, "kept")})
+            for size, change in zip(sizes, changes, strict=True)
         ]
-        given, own = (record.extra.get("kept", {}) for record in self.runner.run(runs))
-        found = data_changes.tied_draws(pair.view, pair.base, given, own)
-        if found is not None:
-            yield found
+        return [record.extra.get("kept", {}) for record in self.runner.run(runs)]
 
     def _inputs(self, pair: Pair) -> tuple[ch.Change | None, int]:
         """Return the change that gives the base run's model what that of the other one gets."""
-        inputs = data_changes.Inputs()
-        run = self.changed(pair.view.world_size, [inputs], keep={"kept": lambda: inputs.kept})
-        (record,) = self.runner.run([run])
-        return data_changes.tied_inputs(pair.view, pair.base, record.extra.get("kept", {}))
+        (kept,) = self._kept(data_changes.Inputs, [pair.view.world_size])
+        return data_changes.tied_inputs(pair.view, pair.base, kept)
 
     def _longer(self, pair: Pair) -> Pair:
         """Return runs as written, the base as long as the samples of the other one last."""
         base, view = pair.base, pair.view
-        each = [sum(one.samples(0).values()) for one in (base, view)]
-        if not suspects.other_rates(pair) or not 0 < each[0] < each[1]:
+        few, many = (run.samples(0).total() for run in (base, view))
+        if not suspects.other_rates(pair) or not 0 < few < many:
             return pair
         run = self.changed(base.world_size, [])
-        steps = -(-run.max_steps * each[1] // each[0])
+        steps = -(-run.max_steps * many // few)
         (record,) = self.runner.run([replace(run, max_steps=steps)])
         return self._pair(RunView(record), view.record, pair)
 
@@ -345,37 +335,37 @@ class Investigation:
     ) -> tuple[Suspect, Pair] | None:
         """Return the first suspect without which the runs agree, or else the most helpful one."""
         best: tuple[float, Suspect, Pair] | None = None
+        tried = {(suspect.cause, suspect.change) for suspect in chosen}
         for option in options:
-            found = self.tried(pair, [*chosen, option])
-            self._record(option, current, found)
-            if self._agrees(found):
-                return option, found
-            gain = _gain(current, found)
+            if (option.cause, option.change) in tried:
+                continue
+            after = self.tried(pair, [*chosen, option])
+            self._record(option, current, after)
+            if self._agrees(after):
+                return option, after
+            gain = _gain(current, after)
             if gain > 3 and (best is None or gain > best[0]):
-                best = gain, option, found
+                best = gain, option, after
         return None if best is None else best[1:]
 
     def _together(
         self, pair: Pair, chosen: list[Suspect], legitimate: Sequence[Suspect], current: Pair
     ) -> tuple[list[Suspect], Pair] | None:
         """Neutralise all legitimate suspects at once, since each may hide what another one does."""
-        causes = {one.change: one for one in legitimate if one.change != suspects.BY_SAMPLE}
-        added = [one for one in causes.values() if one not in chosen]
+        by_change = {suspect.change: suspect for suspect in legitimate}
+        by_change.pop(suspects.BY_SAMPLE, None)
+        added = [suspect for suspect in by_change.values() if suspect not in chosen]
         if len(added) < 2:
             return None
-        found = self.tried(pair, [*chosen, *added])
-        if not self._agrees(found) and _gain(current, found) <= 3:
+        after = self.tried(pair, [*chosen, *added])
+        if not self._agrees(after) and _gain(current, after) <= 3:
             return None
-        for one in added:
-            self._record(one, current, found)
-        return [*chosen, *added], found
+        for suspect in added:
+            self._record(suspect, current, after)
+        return [*chosen, *added], after
 
     def _record(self, option: Suspect, before: Pair, after: Pair) -> None:
-        row = before.difference.first
-        one, other = before.difference, after.difference
-        sizes = (one.size, other.size) if row is None else (row.size, other.of(row))
-        bound = other.bound if row is None else row.bound
-        self.experiments.append(Experiment(option.cause, option.change, *sizes, bound))
+        self.experiments.append(suspects.experiment(option, before.difference, after.difference))
 
     def tried(self, pair: Pair, chosen: Sequence[Suspect], size: int | None = None) -> Pair:
         """Run both sides again with changes, and compare."""
@@ -384,34 +374,27 @@ class Investigation:
         for suspect in chosen:
             for side, changes in zip(sides, suspect.changes(), strict=True):
                 side.extend(changes)
-        runs = [self.changed(pair.base.world_size, sides[0]), self.changed(n, sides[1])]
         if not sides[0]:
-            (record,) = self.runner.run(runs[1:])
+            (record,) = self.runs_changed((n, sides[1]))
             return self._pair(pair.base, record, pair)
-        one, other = self.runner.run(runs)
-        if one.error:
-            return pair
-        return self._pair(RunView(one), other, pair)
+        base, record = self.runs_changed((pair.base.world_size, sides[0]), (n, sides[1]))
+        return pair if base.error else self._pair(RunView(base), record, pair)
 
     def _pair(self, base: RunView, record: RunRecord, before: Pair) -> Pair:
         return before if record.error else self.pair(base, RunView(record))
 
     def _traced(self, pair: Pair, chosen: Sequence[Suspect]) -> Pair:
         """Run both sides again, and record the numbers that the loss is computed from."""
-        trace = Suspect(
-            "unexplained", False, "", lambda: ([ch.ScalarTrace()], [ch.ScalarTrace()]), None
-        )
+        trace = Suspect("unexplained", False, "", suspects.on_both(ch.ScalarTrace), None)
         return self.tried(pair, [*chosen, trace])
 
     def _attribute(self, pair: Pair, chosen: list[Suspect], final: Pair) -> None:
         """Name the suspects without whose change the runs differ again."""
         for suspect in chosen:
-            others = [one for one in chosen if one is not suspect]
-            without = pair if not others else None
-            if without is None:
-                without = self.tried(pair, others)
-                if self._agrees(without):
-                    continue  # the others explain all of it
+            others = [other for other in chosen if other is not suspect]
+            without = self.tried(pair, others) if others else pair
+            if others and self._agrees(without):
+                continue  # the others explain all of it
             if suspect.cause in UNEQUAL_REPLICAS and suspect not in self.repairs:
                 self.repairs.append(suspect)
             if not suspect.findings:
@@ -425,28 +408,18 @@ class Investigation:
         n, m = before.view.world_size, before.base.world_size
         unequal = comparisons.replicas(before.view)
         left = after.difference.size
-        if row is None and unequal is not None:
-            stage, name, step, size = unequal
-            proof = f"{suspect.change}, all ranks have the same {stage}"
-            tensor: str | None = name
+        if row is not None:
+            tensor: str | None = row.name
+            step, size = row.step, row.size
+        elif unequal is not None:
+            _, tensor, step, size = unequal
         else:
-            step = 1 if row is None else row.step
-            tensor = None if row is None else row.name
-            size = before.difference.size if row is None else row.size
-            proof = f"{suspect.change}, {m} and {n} ranks agree to {left:.0e}"
-        if row is None and unequal is None:
+            tensor, size = None, before.difference.size
             step = (self.checks[n].first or 0) + 1 if n in self.checks else 1
-        return finding(
-            suspect.cause,
-            suspect.line,
-            step,
-            tensor,
-            size,
-            proof,
-            suspect.remedy,
-            suspect.legitimate,
-            suspect.evidence,
-        )
+        proof = f"{suspect.change}, {m} and {n} ranks agree to {left:.0e}"
+        if row is None and unequal is not None:
+            proof = f"{suspect.change}, all ranks have the same {unequal.stage}"
+        return named(suspect, proof, step=step, tensor=tensor, size=size)
 
     def _unexplained(self, pair: Pair, current: Pair) -> None:
         row = current.difference.first or pair.difference.first
@@ -458,13 +431,17 @@ class Investigation:
                 f"(rounding explains {row.bound:.0e}); no experiment removed it"
             )
             line = pair.view.first.backwards[0].line if pair.view.first.backwards else None
-            self.findings.append(finding("unexplained", line, row.step, row.name, row.size, text))
+            self.findings.append(
+                finding("unexplained", line, text, step=row.step, tensor=row.name, size=row.size)
+            )
         elif unequal is not None:
             stage, name, step, size = unequal
             text = (
                 f"{stage} of {name} differs between ranks by {size:.0e}; no experiment removed it"
             )
-            self.findings.append(finding("unexplained", None, step, name, size, text))
+            self.findings.append(
+                finding("unexplained", None, text, step=step, tensor=name, size=size)
+            )
 
     # Epochs ---------------------------------------------------------------------------------------
 
@@ -472,13 +449,12 @@ class Investigation:
         """Check that shuffling samplers draw another order in each epoch."""
         size = self.sizes[-1]
         view = self.views[size]
-        found = samples.repeated_order(view)
-        if found is None:
+        repeated = samples.repeated_order(view)
+        if repeated is None:
             return
-        loader, epoch, count = found
-        (record,) = self.runner.run([self.changed(size, [data_changes.EpochsSet()])])
-        again = None if record.error else samples.repeated_order(RunView(record))
-        if again is not None or record.error:
+        loader, epoch, count = repeated
+        (record,) = self.runs_changed((size, [data_changes.EpochsSet()]))
+        if record.error or samples.repeated_order(RunView(record)) is not None:
             return
         line = samples.line_of_loop(view, loader)
         if line is not None:  # a call that does not reach the sampler
@@ -495,12 +471,10 @@ class Investigation:
             finding(
                 "set_epoch_missing",
                 line,
-                step,
-                None,
-                None,
                 f"epoch {epoch + 1} has the order of epoch {epoch}, batch for batch ({count} "
                 "compared); with set_epoch called, it has another one",
                 "call sampler.set_epoch(epoch) before each epoch",
+                step=step,
             )
         )
         self.experiments.append(Experiment("set_epoch_missing", "set_epoch called", 1.0, 0.0, 0.5))
@@ -522,80 +496,76 @@ class Investigation:
     def _printed(self, few: int, most: int) -> bool:
         """Find a number that a script prints from reduced ones, which differs though they agree."""
         base, view = self.views[few], self.views[most]
-        found = {line: _metric_values(base, view, line) for line in _small_calls(view)}
-        lines = [line for line, one in found.items() if one is not None and one[2] <= METRIC]
-        known = [self.differences[size].same for size in (few, most) if size in self.differences]
-        if not lines or not all(known) or self.checks[most].differing:
+        metrics = {line: _metric_values(base, view, line) for line in _small_calls(view)}
+        lines = [line for line, metric in metrics.items() if metric and metric.size <= METRIC]
+        same = [self.differences[size].same for size in (few, most) if size in self.differences]
+        if not lines or not all(same) or self.checks[most].differing:
             return False
-        changes = [data_changes.ScaledMetrics(given) for given in ([], [], lines, lines)]
-        sizes = (few, most) * 2
-        runs = [self.changed(*one) for one in zip(sizes, [[one] for one in changes], strict=True)]
-        records = self.runner.run(runs)
-        pairs = [(self.views[one.world_size], RunView(one)) for one in records if not one.error]
+        records = self.runs_changed(
+            *(
+                (size, [data_changes.ScaledMetrics(scaled)])
+                for scaled in ([], lines)
+                for size in (few, most)
+            )
+        )
+        if any(record.error for record in records):
+            return False
+        pairs = [(self.views[record.world_size], RunView(record)) for record in records]
         number = _printed_otherwise([record.output for record in records])
-        trains = len(pairs) == 4 and all(compare(*pair, self.rounding).same for pair in pairs)
-        if number is None or not trains:
+        if number is None or not all(compare(*pair, self.rounding).same for pair in pairs):
             return False
-        one, other = number
-        factor = f"{other / one:.4g} times" if one else "not"
+        value, other = number
+        factor = f"{other / value:.4g} times" if value else "not"
         text = f"on {most} ranks the value is {factor} that of {ranks_counted(few)}"
-        printed = f"printed are {one:.6g} on {few} and {other:.6g} on {most} ranks"
+        printed = f"printed are {value:.6g} on {few} and {other:.6g} on {most} ranks"
         self.findings.append(
             finding(
                 "metric_averaged_wrongly",
                 divided(lines[-1]),
-                None,
-                None,
-                abs(other - one) / (abs(one) or 1.0),
                 f"{printed}, though what ranks reduce agrees",
                 "reduce sums and counts, and divide once",
+                size=abs(other - value) / (abs(value) or 1.0),
                 text=text,
             )
         )
         return True
 
     def _metric(self, size: int, line: Line) -> bool:
-        view, base = self.views[size], self.base()
-        given = samples.evaluated(view)
-        if given != samples.evaluated(base):
+        evaluated = samples.evaluated(self.views[size])
+        if evaluated != samples.evaluated(self.base()):
             return False  # of other samples, for example of as many batches on each rank
-        listed = {number: sorted(found) for number, found in given.items()}
-        options: list[tuple[ch.Change, str]] = [
-            (data_changes.WholeSlices(), "all samples"),
-            (data_changes.WholeParts(), "all samples"),
-        ]
-        if given:
-            options = [(data_changes.WholeEvaluation(listed), "all samples in batches of one")]
-        return any(self._metric_given(size, line, whole, how) for whole, how in options)
+        if evaluated:
+            indices = {number: sorted(loaded) for number, loaded in evaluated.items()}
+            whole = data_changes.WholeEvaluation(indices)
+            return self._metric_of(size, line, whole, "all samples in batches of one")
+        changes = data_changes.WholeSlices(), data_changes.WholeParts()
+        return any(self._metric_of(size, line, change, "all samples") for change in changes)
 
-    def _metric_given(self, size: int, line: Line, whole: ch.Change, how: str) -> bool:
+    def _metric_of(self, size: int, line: Line, whole: ch.Change, how: str) -> bool:
         """Try whether a metric agrees where every rank has all samples, and training the same."""
         view, base = self.views[size], self.base()
-        runs = [self.changed(one, [whole]) for one in (base.world_size, size)]
-        records = self.runner.run(runs)
+        records = self.runs_changed((base.world_size, [whole]), (size, [whole]))
         if any(record.error for record in records):
             return False
-        one, other = (RunView(record) for record in records)
-        pairs = (base, one), (view, other)
-        if any(not compare(*each, self.rounding).same for each in pairs):
+        views = [RunView(record) for record in records]
+        pairs = zip((base, view), views, strict=True)
+        if any(not compare(*pair, self.rounding).same for pair in pairs):
             return False
         before = _metric_values(base, view, line)
-        after = _metric_values(one, other, line)
-        if before is None or after is None or after[2] > 1e-5:
+        after = _metric_values(views[0], views[1], line)
+        if before is None or after is None or after.size > 1e-5:
             return False
         self.experiments.append(
-            Experiment("metric_averaged_wrongly", how, before[2], after[2], 1e-5)
+            Experiment("metric_averaged_wrongly", how, before.size, after.size, 1e-5)
         )
         self.findings.append(
             finding(
                 "metric_averaged_wrongly",
                 assigned(line),
-                None,
-                None,
-                before[2],
-                f"{before[0]:.6g} on {base.world_size} and {before[1]:.6g} on {size} ranks; with "
-                f"{how} on every rank, both give {after[1]:.6g}",
+                f"{before.base:.6g} on {base.world_size} and {before.value:.6g} on {size} ranks; "
+                f"with {how} on every rank, both give {after.value:.6g}",
                 "reduce sums and counts, and divide once",
+                size=before.size,
             )
         )
         return True
@@ -603,39 +573,54 @@ class Investigation:
 
 def _gain(before: Pair, after: Pair) -> float:
     """Return how much later or smaller a difference is."""
-    one, other = before.difference.first, after.difference.first
-    if other is None:
+    row, left = before.difference.first, after.difference.first
+    if left is None:
         replicas = comparisons.replicas(after.view) is not None
         return 1.0 if replicas and before.difference.same else float("inf")
-    if one is None:
+    if row is None:
         return 0.0
     stages = comparisons.STAGES
-    mine, theirs = (one.step, stages.index(one.stage)), (other.step, stages.index(other.stage))
-    if theirs > mine:
-        return 1e6 + 1e3 * theirs[0] + theirs[1]
-    if theirs < mine:
-        return 0.0
-    return one.size / max(other.size, 1e-300)
+    place, later = ((first.step, stages.index(first.stage)) for first in (row, left))
+    if later > place:
+        return 1e6 + 1e3 * later[0] + later[1]
+    return 0.0 if later < place else row.size / max(left.size, 1e-300)
 
 
 def finding(
-    cause: Any,
+    cause: Cause | LegitimateCause,
     line: Line | None,
-    step: int | None,
-    tensor: str | None,
-    size: float | None,
     proof: str,
     remedy: str = "",
+    *,
+    step: int | None = None,
+    tensor: str | None = None,
+    size: float | None = None,
     legitimate: bool = False,
     text: str = "",
 ) -> Finding:
     """Return a finding at a line."""
-    file = None if line is None else line.file
-    number = None if line is None else line.line
+    file, number = line or (None, None)
     return Finding(cause, legitimate, file, number, step, tensor, size, proof, remedy, text=text)
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def named(
+    suspect: Suspect, proof: str, *, step: int, tensor: str | None, size: float | None
+) -> Finding:
+    """Return the finding of a suspect."""
+    return finding(
+        suspect.cause,
+        suspect.line,
+        proof,
+        suspect.remedy,
+        step=step,
+        tensor=tensor,
+        size=size,
+        legitimate=suspect.legitimate,
+        text=suspect.evidence,
+    )
+
+
+def _enumerated(numbers: Sequence[int]) -> str:
     texts = [str(number) for number in numbers]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
@@ -645,53 +630,48 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _collectives(record: RunRecord) -> Finding:
     """Return the first collective that ranks do not share, with each rank's next call."""
-    calls = [rank.calls for rank in record.ranks]
-    shortest = min(len(listed) for listed in calls)
-    longest = max(len(listed) for listed in calls)
+    by_rank = [rank.calls for rank in record.ranks]
+    shortest, longest = min(map(len, by_rank)), max(map(len, by_rank))
     at = next(
         (
             place
             for place in range(shortest)
-            if len({_signature(listed[place]) for listed in calls}) > 1
+            if len({_signature(calls[place]) for calls in by_rank}) > 1
         ),
         shortest if longest > shortest else max(shortest - 1, 0),
     )
     by_call: dict[str, list[int]] = {}
-    for rank, listed in enumerate(calls):
-        text = "ends" if at >= len(listed) else _shown(listed[at])
+    for rank, calls in enumerate(by_rank):
+        text = "ends" if at >= len(calls) else _shown(calls[at])
         by_call.setdefault(text, []).append(rank)
     parts = [
-        f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}: {text}" for text, ranks in by_call.items()
+        f"rank{'s' * (len(ranks) > 1)} {_enumerated(ranks)}: {text}"
+        for text, ranks in by_call.items()
     ]
     fewest = min(by_call.values(), key=lambda ranks: (len(ranks), ranks[0] != 0))
-    odd = calls[fewest[0]]
-    others = [listed[at] for listed in calls if at < len(listed) and listed is not odd]
-    different = [one for one in others if at >= len(odd) or _signature(one) != _signature(odd[at])]
-    last = odd[-1].line if odd else None
-    line = _parting(odd[at], different[0] if different else None) if at < len(odd) else last
-    if at >= len(odd):  # what the others call is what this rank leaves out
-        other = next((listed[at] for listed in calls if at < len(listed)), None)
-        line = line if other is None or other.line is None else other.line
+    odd = by_rank[fewest[0]]
+    others = [calls[at] for calls in by_rank if at < len(calls) and calls is not odd]
+    if at < len(odd):
+        unlike = (other for other in others if _signature(other) != _signature(odd[at]))
+        line = _parting(odd[at], next(unlike, None))
+    else:  # what the others call is what this rank leaves out
+        lines = [call.line for call in (*others[:1], *odd[-1:])]
+        line = next((line for line in lines if line is not None), None)
     step = max((rank.steps[-1].at + 1 for rank in record.ranks if rank.steps), default=0)
     return finding(
         "collectives_differ",
         line,
-        step + 1,
-        None,
-        None,
         f"collective {at + 1} would hang on real ranks: {'; '.join(parts)}",
         "let every rank of the group make the same collectives in the same order",
+        step=step + 1,
     )
 
 
 def _unused_line(view: RunView) -> Line | None:
     """Return the line that makes a parameter without a gradient on every rank, else of DDP."""
+    steps = [step for rank in view.record.ranks for step in rank.steps]
     for name in view.first.steps[0].grad_probes if view.first.steps else ():
-        used = any(
-            name in step.grad_probes and step.grad_probes[name] is not None
-            for rank in view.record.ranks
-            for step in rank.steps
-        )
+        used = any(step.grad_probes.get(name) is not None for step in steps)
         if not used and view.first.creators.get(name) is not None:
             return view.first.creators[name]
     return view.first.wrappers[0] if view.first.wrappers else None
@@ -699,16 +679,16 @@ def _unused_line(view: RunView) -> Line | None:
 
 def _parting(odd: CallRecord, other: CallRecord | None) -> Line | None:
     """Return the line of the odd call in the innermost function that both calls are in."""
-    found = odd.line
-    if other is None:
-        return found
-    for (name, line), (theirs, where) in zip(odd.stack, other.stack, strict=False):
-        if name != theirs:
+    parting = odd.line
+    for (name, line), (other_name, other_line) in zip(
+        odd.stack, () if other is None else other.stack, strict=False
+    ):
+        if name != other_name:
             break
-        found = line
-        if line != where:
+        parting = line
+        if line != other_line:
             break
-    return found
+    return parting
 
 
 def _signature(call: CallRecord) -> tuple[Any, ...]:
@@ -727,16 +707,16 @@ def _shown(call: CallRecord) -> str:
 
 def _small_calls(view: RunView) -> dict[Line, list[list[CallRecord]]]:
     """Return reductions of a few numbers outside of backward passes, by line and call, by rank."""
-    found: dict[Line, list[list[CallRecord]]] = {}
+    by_line: dict[Line, list[list[CallRecord]]] = {}
     for number, call in enumerate(view.first.calls):
         if call.backward or call.values is None or call.line is None:
             continue
         if call.name not in ("all_reduce", "reduce") or not call.dtype.startswith(("float", "bf")):
             continue
-        listed = [rank.calls[number] for rank in view.record.ranks if number < len(rank.calls)]
-        if len(listed) == view.world_size and all(one.values is not None for one in listed):
-            found.setdefault(call.line, []).append(listed)
-    return found
+        calls = [rank.calls[number] for rank in view.record.ranks if number < len(rank.calls)]
+        if len(calls) == view.world_size and all(own.values is not None for own in calls):
+            by_line.setdefault(call.line, []).append(calls)
+    return by_line
 
 
 def _reduced(calls: Sequence[CallRecord]) -> np.ndarray:
@@ -744,26 +724,34 @@ def _reduced(calls: Sequence[CallRecord]) -> np.ndarray:
     return np.sum(values, axis=0)
 
 
-def _metric_values(base: RunView, view: RunView, line: Line) -> tuple[float, float, float] | None:
-    """Return a metric's means over ranks in two runs, the last that differs, and by how much."""
-    mine, theirs = _small_calls(base).get(line, []), _small_calls(view).get(line, [])
-    found: tuple[float, float, float] | None = None
-    for one, other in zip(mine, theirs, strict=False):
-        first, second = _reduced(one), _reduced(other)
+class Metric(NamedTuple):
+    """A reduced number of two runs."""
+
+    base: float
+    value: float
+    size: float  # of the relative difference
+
+
+def _metric_values(base: RunView, view: RunView, line: Line) -> Metric | None:
+    """Return a metric's means over ranks in two runs, where they differ most."""
+    metric: Metric | None = None
+    calls = _small_calls(base).get(line, []), _small_calls(view).get(line, [])
+    for pair in zip(*calls, strict=False):
+        first, second = map(_reduced, pair)
         if first.shape != second.shape:
             continue
         summed = _apart(first, second)
         meant = _apart(first / base.world_size, second / view.world_size)
         size, counts = min((summed, (1, 1)), (meant, (base.world_size, view.world_size)))
-        if found is None or size > found[2]:
-            shown, other_shown = (part.reshape(-1)[0] for part in (first, second))
-            found = float(shown / counts[0]), float(other_shown / counts[1]), size
-    return found
+        if metric is None or size > metric.size:
+            base_value, value = first / counts[0], second / counts[1]
+            metric = Metric(float(base_value.flat[0]), float(value.flat[0]), size)
+    return metric
 
 
-def _apart(one: np.ndarray, other: np.ndarray) -> float:
-    scale = float(np.max(np.abs(one))) or 1.0
-    return float(np.max(np.abs(one - other)) / scale)
+def _apart(values: np.ndarray, others: np.ndarray) -> float:
+    scale = float(np.max(np.abs(values))) or 1.0
+    return float(np.max(np.abs(values - others)) / scale)
 
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
@@ -792,13 +780,13 @@ def _printed_otherwise(outputs: Sequence[str]) -> tuple[float, float] | None:
     return None
 
 
-def _differ(one: str, other: str) -> bool:
+def _differ(text: str, other: str) -> bool:
     """Return whether two printed numbers differ by more than their digits and rounding."""
-    parts = [text.partition("e") for text in (one, other)]
+    parts = [number.partition("e") for number in (text, other)]
     places = [int(exponent or 0) - len(digits.partition(".")[2]) for digits, _, exponent in parts]
-    return abs(float(one) - float(other)) > 2 * 10.0 ** max(places) + 1e-3 * abs(float(one))
+    return abs(float(text) - float(other)) > 2 * 10.0 ** max(places) + 1e-3 * abs(float(text))
 
 
 def _metric_that_differs(base: RunView, view: RunView) -> Line | None:
-    found = ((line, _metric_values(base, view, line)) for line in _small_calls(view))
-    return next((line for line, one in found if one is not None and one[2] > METRIC), None)
+    metrics = ((line, _metric_values(base, view, line)) for line in _small_calls(view))
+    return next((line for line, metric in metrics if metric and metric.size > METRIC), None)

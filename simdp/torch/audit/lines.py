@@ -6,11 +6,11 @@ import ast
 import re
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -18,7 +18,9 @@ from simdp.files import INSTALLED
 
 TORCH = str(Path(str(torch.__file__)).parent)
 OURS = str(Path(__file__).parents[2])
-STANDARD = sysconfig.get_paths()["stdlib"]
+STANDARD = sysconfig.get_path("stdlib")
+
+Node = TypeVar("Node", bound=ast.AST)
 
 
 class Line(NamedTuple):
@@ -36,50 +38,47 @@ def is_script(file: str) -> bool:
     return not (INSTALLED & set(Path(file).parts) or file.startswith(STANDARD))
 
 
-def frames() -> list[FrameType]:
+def frames() -> Iterator[FrameType]:
     """Return the script's frames, the innermost first."""
-    found = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_script(frame.f_code.co_filename):
-            found.append(frame)
+            yield frame
         frame = frame.f_back
-    return found
+
+
+def _line_of(frame: FrameType) -> Line:
+    return Line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def running() -> Line | None:
     """Return the innermost line of the script that runs; None in none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if is_script(frame.f_code.co_filename):
-            return Line(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return None
+    return next(map(_line_of, frames()), None)
 
 
-def calling(skipped: Any) -> Line | None:
+def calling(skipped: Callable[[Any], bool]) -> Line | None:
     """Return the innermost line of the script outside of methods whose ``self`` is skipped."""
-    found = None
+    line = None
     for frame in frames():
-        found = Line(frame.f_code.co_filename, frame.f_lineno)
+        line = _line_of(frame)
         if not skipped(frame.f_locals.get("self")):
-            return found
-    return found
+            break
+    return line
 
 
 def stack() -> tuple[tuple[str, Line], ...]:
     """Return function and line of each frame of the script, the outermost first."""
-    return tuple(
-        (frame.f_code.co_qualname, Line(frame.f_code.co_filename, frame.f_lineno))
-        for frame in reversed(frames())
-    )
+    return tuple((frame.f_code.co_qualname, _line_of(frame)) for frame in frames())[::-1]
 
 
 def directly(depth: int = 2) -> Line | None:
     """Return the line of the caller, if it is the script's; else None."""
     frame = sys._getframe(depth)
-    file = frame.f_code.co_filename
-    return Line(file, frame.f_lineno) if is_script(file) else None
+    return _line_of(frame) if is_script(frame.f_code.co_filename) else None
+
+
+COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.FunctionDef, ast.ClassDef, ast.Try)
+"""Statements with a block of their own."""
 
 
 def last_of_block(line: Line | None) -> Line | None:
@@ -90,19 +89,10 @@ def last_of_block(line: Line | None) -> Line | None:
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list) and any(
-                isinstance(one, ast.stmt)
-                and one.lineno <= line.line <= (one.end_lineno or 0)
-                and not isinstance(
-                    one,
-                    ast.If
-                    | ast.For
-                    | ast.While
-                    | ast.With
-                    | ast.FunctionDef
-                    | ast.ClassDef
-                    | ast.Try,
-                )
-                for one in block
+                isinstance(statement, ast.stmt)
+                and _covers(statement, line.line)
+                and not isinstance(statement, COMPOUND)
+                for statement in block
             ):
                 return Line(line.file, block[-1].lineno)
     return line
@@ -131,20 +121,20 @@ def by_world_size(frames: Sequence[Line]) -> Line | None:
         The first statement with a name of the number of ranks, among those of the frames and those
         that compute their numbers; else the first that computes a number; else the innermost.
     """
-    listed = [part for line in frames for part in (line, computed(line)) if part is not None]
-    named = (line for line in listed if WORLD_SIZE.search(_text(line)))
-    numbers = (line for line in listed if line not in frames)
+    lines = [part for line in frames for part in (line, computed(line)) if part is not None]
+    named = (line for line in lines if WORLD_SIZE.search(_text(line)))
+    numbers = (line for line in lines if line not in frames)
     return next(named, None) or next(numbers, None) or next(iter(frames), None)
 
 
 def _text(line: Line) -> str:
-    statement = _statement(_tree(line.file), line.line)
+    statement = _statement(line)
     return "" if statement is None else ast.unparse(statement)
 
 
 def computes(line: Line | None) -> bool:
     """Return whether a statement has arithmetic of its own."""
-    statement = None if line is None else _statement(_tree(line.file), line.line)
+    statement = None if line is None else _statement(line)
     return statement is not None and any(
         isinstance(node, ast.BinOp) for node in ast.walk(statement)
     )
@@ -152,9 +142,7 @@ def computes(line: Line | None) -> bool:
 
 def rate_line(file: str) -> Line | None:
     """Return the line from which a script computes a rate that it sets in ``param_groups``."""
-    for node in ast.walk(_tree(file)):
-        if not isinstance(node, ast.Assign):
-            continue
+    for node in _nodes(_tree(file), ast.Assign):
         for target in node.targets:
             key = target.slice if isinstance(target, ast.Subscript) else None
             if isinstance(key, ast.Constant) and key.value == "lr":
@@ -168,45 +156,31 @@ def assigned(line: Line | None, numbers: bool = False) -> Line | None:
     Of a statement such as ``loss.backward()``, where the loss is computed. Returns the statement's
     line if it assigns none of the same function before it. ``numbers``: only by arithmetic.
     """
-    if line is None:
-        return None
-    tree = _tree(line.file)
-    statement = _statement(tree, line.line)
-    if statement is None:
+    statement = None if line is None else _statement(line)
+    if line is None or statement is None:
         return line
-    loads = {
-        node.id: None
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    best: int | None = None
-    first, last = _function(tree, line.line)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
-            continue
-        if not first <= node.lineno < statement.lineno <= last:
-            continue
+    loads = {n.id for n in _nodes(statement, ast.Name) if isinstance(n.ctx, ast.Load)}
+    assignments = []
+    first, last = _function(line)
+    for node in _nodes(_tree(line.file), ast.Assign, ast.AugAssign, ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = {
-            part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)
-        }
+        names = {name.id for target in targets for name in _nodes(target, ast.Name)}
         computes = _is_number if numbers else _computes
-        if computes(node.value) and names & set(loads) and (best is None or node.lineno > best):
-            best = node.lineno
-    return line if best is None else Line(line.file, best)
+        before = first <= node.lineno < statement.lineno <= last
+        if before and computes(node.value) and names & loads:
+            assignments.append(node.lineno)
+    return Line(line.file, max(assignments)) if assignments else line
 
 
 def divided(line: Line) -> Line:
     """Return the first line after another one of its function that divides; else that one."""
-    tree = _tree(line.file)
-    _, last = _function(tree, line.line)
-    found = [
+    _, last = _function(line)
+    divisions = [
         node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div)
-        if line.line < node.lineno <= last
+        for node in _nodes(_tree(line.file), ast.BinOp, ast.AugAssign)
+        if isinstance(node.op, ast.Div) and line.line < node.lineno <= last
     ]
-    return Line(line.file, min(found, default=line.line))
+    return Line(line.file, min(divisions, default=line.line))
 
 
 def followed(line: Line | None, depth: int = 3) -> Line | None:
@@ -217,28 +191,20 @@ def followed(line: Line | None, depth: int = 3) -> Line | None:
     """
     if line is None or not depth:
         return line
-    tree = _tree(line.file)
-    statement = _statement(tree, line.line)
-    value = getattr(statement, "value", None)
+    value = getattr(_statement(line), "value", None)
     if not isinstance(value, ast.Call):
         return line
     name = getattr(value.func, "attr", getattr(value.func, "id", None))
-    functions = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name
-    ]
-    if len(functions) != 1 or _assigns(tree, line.line, str(name)):
+    functions = [node for node in _nodes(_tree(line.file), ast.FunctionDef) if node.name == name]
+    if len(functions) != 1 or _assigns(line, str(name)):
         return line
-    returns = [
-        node
-        for node in ast.walk(functions[0])
-        if isinstance(node, ast.Return) and node.value is not None
-    ]
+    returns = [node for node in _nodes(functions[0], ast.Return) if node.value is not None]
     if not returns:
         return line
-    found = Line(line.file, returns[-1].lineno)
+    computing = Line(line.file, returns[-1].lineno)
     if not _computes(returns[-1].value):
-        found = assigned(found) or found
-    return followed(found, depth - 1)
+        computing = assigned(computing) or computing
+    return followed(computing, depth - 1)
 
 
 def guard(line: Line | None) -> Line | None:
@@ -249,14 +215,12 @@ def guard(line: Line | None) -> Line | None:
     if line is None:
         return None
     around = [
-        node
-        for node in ast.walk(_tree(line.file))
-        if isinstance(node, ast.If)
-        and node.body[0].lineno <= line.line <= (node.body[-1].end_lineno or 0)
-        and any(isinstance(part, ast.Mod) for part in ast.walk(node.test))
+        node.lineno
+        for node in _nodes(_tree(line.file), ast.If)
+        if node.body[0].lineno <= line.line <= (node.body[-1].end_lineno or 0)
+        and any(_nodes(node.test, ast.Mod))
     ]
-    found = max(around, key=lambda node: node.lineno, default=None)
-    return line if found is None else Line(line.file, found.lineno)
+    return Line(line.file, max(around)) if around else line
 
 
 def argument(line: Line | None, names: Sequence[str]) -> Line | None:
@@ -267,55 +231,47 @@ def argument(line: Line | None, names: Sequence[str]) -> Line | None:
     if line is None:
         return None
     tree = _tree(line.file)
-    statement = _statement(tree, line.line)
-    given = [
+    variables = [
         keyword.value.id
-        for node in ast.walk(statement or tree)
-        if isinstance(node, ast.Call)
+        for node in _nodes(_statement(line) or tree, ast.Call)
         for keyword in node.keywords
         if keyword.arg in names and isinstance(keyword.value, ast.Name)
     ]
-    first, last = _function(tree, line.line)
-    found = [
+    first, last = _function(line)
+    assignments = [
         node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and first <= node.lineno <= min(line.line, last)
-        and any(isinstance(one, ast.Name) and one.id in given for one in node.targets)
+        for node in _nodes(tree, ast.Assign)
+        if first <= node.lineno <= min(line.line, last)
+        and any(getattr(target, "id", None) in variables for target in node.targets)
     ]
-    return Line(line.file, max(found)) if found else line
+    return Line(line.file, max(assignments)) if assignments else line
 
 
 def only_call(file: str, name: str) -> Line | None:
     """Return the line of the only call of a method in a file; None without, or with several."""
-    found = [
-        node.lineno
-        for node in ast.walk(_tree(file))
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == name
-    ]
-    return Line(file, found[0]) if len(found) == 1 else None
+    calls = _nodes(_tree(file), ast.Call)
+    lines = [node.lineno for node in calls if getattr(node.func, "attr", None) == name]
+    return Line(file, lines[0]) if len(lines) == 1 else None
 
 
-def _assigns(tree: ast.Module, line: int, name: str) -> bool:
+def _assigns(line: Line, name: str) -> bool:
     """Return whether the function of a line assigns a variable."""
-    first, last = _function(tree, line)
+    first, last = _function(line)
     return any(
-        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
-        for node in ast.walk(tree)
-        if first <= getattr(node, "lineno", 0) <= last
+        isinstance(node.ctx, ast.Store) and node.id == name and first <= node.lineno <= last
+        for node in _nodes(_tree(line.file), ast.Name)
     )
 
 
 def _computes(value: ast.expr | None) -> bool:
     """Return whether an expression calls or computes something."""
-    kinds = (ast.Call, ast.BinOp)
-    return value is not None and any(isinstance(node, kinds) for node in ast.walk(value))
+    return value is not None and any(_nodes(value, ast.Call, ast.BinOp))
 
 
 def _is_number(value: ast.expr | None) -> bool:
     """Return whether an expression is arithmetic, or a function of it such as ``int``."""
     if isinstance(value, ast.Call) and len(value.args) >= 1 and not value.keywords:
-        return any(_is_number(one) for one in value.args)
+        return any(map(_is_number, value.args))
     return isinstance(value, ast.BinOp)
 
 
@@ -327,23 +283,24 @@ def _tree(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _statement(tree: ast.Module, line: int) -> ast.stmt | None:
+def _nodes(tree: ast.AST, *kinds: type[Node]) -> Iterator[Node]:
+    """Return the nodes of some kinds in a tree."""
+    return (node for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def _covers(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _statement(line: Line) -> ast.stmt | None:
     """Return the smallest statement that covers a line."""
-    found: ast.stmt | None = None
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt) or not node.lineno <= line <= (node.end_lineno or 0):
-            continue
-        if found is None or node.lineno >= found.lineno:
-            found = node
-    return found
+    covering = [node for node in _nodes(_tree(line.file), ast.stmt) if _covers(node, line.line)]
+    return max(reversed(covering), key=lambda node: node.lineno, default=None)
 
 
-def _function(tree: ast.Module, line: int) -> tuple[int, int]:
+def _function(line: Line) -> tuple[int, int]:
     """Return the first and last line of the function around a line."""
-    found = (0, 1 << 30)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if node.lineno <= line <= (node.end_lineno or 0) and node.lineno > found[0]:
-            found = node.lineno, node.end_lineno or 0
-    return found
+    functions = _nodes(_tree(line.file), ast.FunctionDef, ast.AsyncFunctionDef)
+    covering = [node for node in functions if _covers(node, line.line)]
+    innermost = max(covering, key=lambda node: node.lineno, default=None)
+    return (0, 1 << 30) if innermost is None else (innermost.lineno, innermost.end_lineno or 0)

@@ -182,11 +182,12 @@ class RankRecord:
                 by_batch.setdefault(backward.batch, []).append(backward)
         for batch, passes in by_batch.items():
             whole, begin = self.batches[batch].samples, 0
-            if len(passes) == 1 or sum(one.inputs for one in passes) != len(whole):
+            if len(passes) == 1 or sum(backward.inputs for backward in passes) != len(whole):
                 continue
-            for one in passes:
-                one.samples, one.rows = whole[begin : begin + one.inputs], one.inputs
-                begin += one.inputs
+            for backward in passes:
+                end = begin + backward.inputs
+                backward.samples, backward.rows = whole[begin:end], backward.inputs
+                begin = end
 
 
 def ranks_counted(number: int) -> str:
@@ -216,5 +217,5 @@ class RunRecord:
         if " left with " in self.error and printed:  # as argparse does
             return printed[-1].strip()
         lines = [line for line in self.error.splitlines() if line.strip(": ")]
-        found = lines[-2] if len(lines) > 1 else lines[-1]
-        return found.split("]: ")[-1].strip()
+        raised = lines[-2] if len(lines) > 1 else lines[-1]
+        return raised.split("]: ")[-1].strip()

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from simdp.errors import ScenarioError
-from simdp.results.audit import Cause, Experiment, Finding
+from simdp.results.audit import Cause
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
-from simdp.torch.audit.investigation import Investigation, finding
+from simdp.torch.audit.investigation import Investigation, finding, named
 from simdp.torch.audit.lines import Line, last_of_block
 from simdp.torch.audit.records import RunRecord, ranks_counted
 from simdp.torch.audit.runs import PREFIX, Run, exists
-from simdp.torch.audit.suspects import Suspect
+from simdp.torch.audit.suspects import Suspect, experiment
 
 CHECKPOINT = "{checkpoint}"
 """Stands for the path in arguments."""
@@ -78,13 +78,17 @@ class Resuming:
         with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
             return self._check(Path(folder))
 
-    def _run(self, size: int, path: Path, given: Sequence[str], **more: Any) -> Run:
-        inquiry = self.investigation
-        template = inquiry.runs[size]
-        extra = tuple(part.replace(CHECKPOINT, str(path)) for part in given)
-        return inquiry.changed(
-            size, more.pop("changes", []), arguments=template.arguments + extra, **more
-        )
+    def _run(
+        self,
+        size: int,
+        path: Path,
+        options: Sequence[str],
+        changes: Sequence[ch.Change] = (),
+        **fields: Any,
+    ) -> Run:
+        arguments = self.investigation.runs[size].arguments
+        arguments += tuple(part.replace(CHECKPOINT, str(path)) for part in options)
+        return self.investigation.changed(size, changes, arguments=arguments, **fields)
 
     def _check(self, folder: Path) -> Resumed:
         inquiry, (before, after) = self.investigation, self.sizes
@@ -112,7 +116,7 @@ class Resuming:
         for option, record in (("--save-arg", through), ("--resume-arg", resumed)):
             _check_run(option, record)
         view = RunView(through)
-        self.skipped = Counter(one.optimizer for one in view.first.steps if one.at < done)
+        self.skipped = Counter(step.optimizer for step in view.first.steps if step.at < done)
         other = RunView(resumed, done, self.skipped)
         return self._compared(view, other, done, path, most - done, folder)
 
@@ -143,7 +147,7 @@ class Resuming:
         return at_step
 
     def _resumed(self, size: int, path: Path, steps: int, changes: Sequence[ch.Change] = ()) -> Run:
-        return self._run(size, path, self.resume, max_steps=max(steps, 1), changes=list(changes))
+        return self._run(size, path, self.resume, changes, max_steps=max(steps, 1))
 
     def _compared(
         self, view: RunView, other: RunView, done: int, path: Path, steps: int, folder: Path
@@ -153,9 +157,10 @@ class Resuming:
             return Resumed(
                 True, None, f"nothing left to compare: stopped after step {done}, its last"
             )
-        difference = self._difference(view, other)
+        rounding = inquiry.rounding
+        difference = compare(view, other, rounding)
         compared = min(view.count, other.count) - done
-        moved = self._moved(view, other, done)
+        moved = _moved(view, other, done)
         if difference.same and moved is None:
             text = (
                 f"stopped after step {done}; {compared} steps after it are those of the run that "
@@ -165,99 +170,62 @@ class Resuming:
         chosen: list[Suspect] = []
         current, now = difference, other
         for _ in range(5):
-            if current.same and (chosen or self._moved(view, now, done) is None):
+            if current.same and (chosen or _moved(view, now, done) is None):
                 break
             for suspect in self._suspects(view, now, done, folder):
-                if any(one.change == suspect.change for one in chosen):
+                if any(suspect.change == earlier.change for earlier in chosen):
                     continue
-                parts = [change for one in (*chosen, suspect) for change in one.changes()[1]]
-                (record,) = inquiry.runner.run([self._resumed(self.sizes[1], path, steps, parts)])
+                changes = [change for part in (*chosen, suspect) for change in part.changes()[1]]
+                (record,) = inquiry.runner.run([self._resumed(self.sizes[1], path, steps, changes)])
                 if record.error:
                     continue
                 again = RunView(record, done, self.skipped)
-                found = self._difference(view, again)
-                self._record(suspect, current, found)
-                if found.same or _later(current, found):
-                    chosen, current, now = [*chosen, suspect], found, again
+                after = compare(view, again, rounding)
+                inquiry.experiments.append(experiment(suspect, current, after))
+                if after.same or _later(current, after):
+                    chosen, current, now = [*chosen, suspect], after, again
                     break
             else:
                 break
-        first = difference.first
+        first, left = difference.first, current.first
         step = first.step if first is not None else (moved or done + 1)
+        tensor, size = (None, difference.size) if first is None else (first.name, first.size)
         for suspect in chosen:
-            inquiry.findings.append(self._named(suspect, difference, current, step))
-        if not current.same:
-            left = current.first
-            assert left is not None
+            proof = f"{suspect.change}, the resumed run agrees to {current.size:.0e}"
+            inquiry.findings.append(named(suspect, proof, step=step, tensor=tensor, size=size))
+        if left is not None:
             inquiry.findings.append(
                 finding(
                     "unexplained",
                     _load_line(other),
-                    left.step,
-                    left.name,
-                    left.size,
                     f"after resuming, {left.stage} of {left.name} differs by {left.size:.0e} "
                     f"(rounding explains {left.bound:.0e}); no experiment removed it",
+                    step=left.step,
+                    tensor=left.name,
+                    size=left.size,
                 )
             )
-        named = "no experiment explains it" if moved is None else "it has other samples"
-        named = chosen[0].evidence if chosen else named
-        return Resumed(False, step, f"step {step} differs from the run that went on: {named}")
-
-    def _difference(self, view: RunView, other: RunView) -> Difference:
-        return compare(view, other, self.investigation.rounding)
-
-    def _moved(self, view: RunView, other: RunView, done: int) -> int | None:
-        """Return the first step, from 1, with other samples; None if all are the same."""
-        for step in range(done, min(view.count, other.count)):
-            if view.samples(step) != other.samples(step):
-                return step + 1
-        return None
-
-    def _record(self, suspect: Suspect, before: Difference, after: Difference) -> None:
-        row = before.first
-        sizes = (before.size, after.size) if row is None else (row.size, after.of(row))
-        bound = after.bound if row is None else row.bound
-        self.investigation.experiments.append(
-            Experiment(suspect.cause, suspect.change, *sizes, bound)
-        )
-
-    def _named(self, suspect: Suspect, before: Difference, after: Difference, step: int) -> Finding:
-        row = before.first
-        proof = f"{suspect.change}, the resumed run agrees to {after.size:.0e}"
-        return finding(
-            suspect.cause,
-            suspect.line,
-            step,
-            None if row is None else row.name,
-            before.size if row is None else row.size,
-            proof,
-            suspect.remedy,
-            False,
-            suspect.evidence,
-        )
+        reason = "no experiment explains it" if moved is None else "it has other samples"
+        reason = chosen[0].evidence if chosen else reason
+        return Resumed(False, step, f"step {step} differs from the run that went on: {reason}")
 
     # Suspects -------------------------------------------------------------------------------------
 
     def _suspects(self, view: RunView, other: RunView, done: int, folder: Path) -> list[Suspect]:
-        found: list[Suspect] = []
-        moved = self._moved(view, other, done)
-        if moved is not None:
-            found += self._sampler(view, other, moved, folder)
+        moved = _moved(view, other, done)
         states = view.record.extra.get("states", {})
-        found += _rates(view, other, self.skipped)
-        found += _generators(view, other, done, states)
-        found += _optimizers(view, other, done, states)
-        return found
+        return [
+            *([] if moved is None else self._sampler(view, other, moved, folder)),
+            *_rates(view, other, self.skipped),
+            *_generators(view, other, done, states),
+            *_optimizers(view, other, done, states),
+        ]
 
     def _sampler(self, view: RunView, other: RunView, moved: int, folder: Path) -> list[Suspect]:
-        tied = data_changes.tied(view, other)
-        changes: list[ch.Change] = []
-        if tied is not None:
-            changes = [tied]
-        elif self.sizes[0] == self.sizes[1]:
-            changes = self._contents(view, other, folder)
-        if not changes:
+        tie = data_changes.tied(view, other)
+        if tie is None and self.sizes[0] == self.sizes[1]:
+            tie = self._contents(view, other, folder)
+        if tie is None:
             return []
         epoch = _epochs_differ(view, other, moved)
         evidence = f"step {moved} has other samples: {_begins(view, other, moved)}"
@@ -273,28 +241,30 @@ class Resuming:
             _suspect(
                 "resume_sampler_position",
                 "given the samples of the run that went on",
-                changes,
+                [tie],
                 line,
                 evidence,
                 remedy,
             )
         ]
 
-    def _contents(self, view: RunView, other: RunView, folder: Path) -> list[ch.Change]:
+    def _contents(self, view: RunView, other: RunView, folder: Path) -> ch.Change | None:
         """Give the resumed run the batches of a loader without indices, else the model's inputs."""
-        kept, inputs = data_changes.KeptBatches(), data_changes.Inputs()
-        run = self._run(
-            self.sizes[0],
-            folder / "kept",
-            self.save,
-            changes=[kept, inputs],
-            keep={"batches": lambda: kept.kept, "inputs": lambda: inputs.kept},
-        )
+        batches, inputs = data_changes.KeptBatches(), data_changes.Inputs()
+        keep = {"batches": lambda: batches.kept, "inputs": lambda: inputs.kept}
+        path, changes = folder / "kept", (batches, inputs)
+        run = self._run(self.sizes[0], path, self.save, changes, keep=keep)
         (record,) = self.investigation.runner.run([run])
-        found = data_changes.tied_batches(view, other, record.extra.get("batches", {}))
-        if found is None:
-            found, _ = data_changes.tied_inputs(view, other, record.extra.get("inputs", {}))
-        return [] if found is None else [found]
+        tie = data_changes.tied_batches(view, other, record.extra.get("batches", {}))
+        if tie is None:
+            tie, _ = data_changes.tied_inputs(view, other, record.extra.get("inputs", {}))
+        return tie
+
+
+def _moved(view: RunView, other: RunView, done: int) -> int | None:
+    """Return the first step, from 1, with other samples; None if all are the same."""
+    steps = range(done, min(view.count, other.count))
+    return next((step + 1 for step in steps if view.samples(step) != other.samples(step)), None)
 
 
 def _check_run(option: str, record: RunRecord) -> None:
@@ -332,15 +302,15 @@ def _begins(view: RunView, other: RunView, moved: int) -> str:
 def _epochs_differ(view: RunView, other: RunView, moved: int) -> str | None:
     """Describe the epochs given to ``set_epoch``, if they differ in the same step."""
     numbers = []
-    for one in (view, other):
-        passes = one.backwards(moved - 1)[0]
+    for run in (view, other):
+        passes = run.backwards(moved - 1)[0]
         if not passes or passes[0][1].batch is None:
             return None
-        batch = one.first.batches[passes[0][1].batch]
-        given = one.first.loaders[batch.loader].set_epochs
-        if batch.epoch >= len(given):
+        batch = run.first.batches[passes[0][1].batch]
+        epochs = run.first.loaders[batch.loader].set_epochs
+        if batch.epoch >= len(epochs):
             return None
-        numbers.append(given[batch.epoch])
+        numbers.append(epochs[batch.epoch])
     if numbers[0] == numbers[1]:
         return None
     return f"the sampler's epoch is {numbers[1]} in place of {numbers[0]}"
@@ -365,7 +335,7 @@ def _missing(view: RunView, through: RunView, kind: str) -> tuple[Line | None, s
 def _after(view: RunView, done: int) -> int | None:
     """Return the place of the first optimizer's first step after those that are done."""
     steps = enumerate(view.first.steps)
-    return next((place for place, one in steps if not one.optimizer and one.at >= done), None)
+    return next((place for place, step in steps if not step.optimizer and step.at >= done), None)
 
 
 def _optimizers(
@@ -374,9 +344,9 @@ def _optimizers(
     place = _after(view, done)
     if place is None or not other.first.steps or not states:
         return []
-    mine, theirs = view.first.steps[place].state, other.first.steps[0].state
-    same = mine.keys() == theirs.keys() and all(
-        np.array_equal(mine[name], theirs[name], equal_nan=True) for name in mine
+    state, resumed = view.first.steps[place].state, other.first.steps[0].state
+    same = state.keys() == resumed.keys() and all(
+        np.array_equal(state[name], resumed[name], equal_nan=True) for name in state
     )
     line, how = _missing(other, view, "optimizer")
     if same:  # on rank 0, whose state alone is recorded
@@ -437,9 +407,9 @@ def _generators(
     place = _after(view, done)
     if place is None or not other.first.steps or not states:
         return []
-    mine, theirs = view.first.steps[place], other.first.steps[0]
-    own = mine.own_generators != theirs.own_generators
-    if mine.generators == theirs.generators and not own:
+    step, resumed = view.first.steps[place], other.first.steps[0]
+    own = step.own_generators != resumed.own_generators
+    if step.generators == resumed.generators and not own:
         return []
     if not (own or view.first.dropouts or view.first.draws):
         return []
@@ -462,7 +432,7 @@ def _generators(
 
 def _later(before: Difference, after: Difference) -> bool:
     """Return whether what is left begins later, or is a tenth at most."""
-    one, other = before.first, after.first
-    if one is None or other is None:
-        return other is None
-    return other.step > one.step or (other.step == one.step and other.size < 0.1 * one.size)
+    row, left = before.first, after.first
+    if row is None or left is None:
+        return left is None
+    return left.step > row.step or (left.step == row.step and left.size < 0.1 * row.size)

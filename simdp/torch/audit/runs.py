@@ -73,7 +73,7 @@ def checkpoints(path: Path) -> list[Path]:
 
 def exists(path: Path) -> bool:
     """Return whether a checkpoint was written: a file, or a folder with one."""
-    return any(one.is_file() or any(one.iterdir()) for one in checkpoints(path))
+    return any(written.is_file() or any(written.iterdir()) for written in checkpoints(path))
 
 
 class Runner:
@@ -96,7 +96,7 @@ class Runner:
             If a process ends without a result, for example for lack of memory.
         """
         _load()
-        found: dict[int, RunRecord] = {}
+        by_number: dict[int, RunRecord] = {}
         with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
             waiting = list(enumerate(runs))
             running: dict[Any, tuple[int, Path, Any]] = {}
@@ -113,11 +113,11 @@ class Runner:
                     for sentinel in connection.wait(list(running)):
                         number, path, process = running.pop(sentinel)
                         process.join()
-                        found[number] = _read(path, runs[number])
+                        by_number[number] = _read(path, runs[number])
             finally:
                 for _, _, process in running.values():
                     process.kill()
-        records = [found[number] for number in range(len(runs))]
+        records = [by_number[number] for number in range(len(runs))]
         reads = [record.extra.pop("reads", False) for record in records]
         self.earlier |= {path for record in records for path in record.extra.pop("earlier", ())}
         if self.workers > 1 and any(reads):
@@ -134,11 +134,11 @@ class Runner:
 
     def _again(self, runs: Sequence[Run]) -> list[RunRecord]:
         """Run them once more, without the checkpoints at which runs were stopped."""
-        for one in (one for run in runs if run.stop_at for one in checkpoints(run.stop_at[1])):
-            if one.is_dir():
-                shutil.rmtree(one)
+        for path in (path for run in runs if run.stop_at for path in checkpoints(run.stop_at[1])):
+            if path.is_dir():
+                shutil.rmtree(path)
             else:
-                one.unlink()
+                path.unlink()
         return self.run(runs)
 
     def _fitted(self, records: Sequence[RunRecord]) -> Program:
@@ -178,15 +178,12 @@ def _load() -> None:
 
 def _imported(before: Collection[str]) -> list[str]:
     """Return the new modules of installed packages, except those of each rank."""
-    found = []
-    for name, module in list(sys.modules.items()):
-        if name in before:
-            continue
-        file = getattr(module, "__file__", None)
-        first = name.partition(".")[0]
-        if file and first not in LEFT and INSTALLED & set(Path(file).parts):
-            found.append(name)
-    return found
+    files = {
+        name: getattr(module, "__file__", None)
+        for name, module in list(sys.modules.items())
+        if name not in before and name.partition(".")[0] not in LEFT
+    }
+    return [name for name, file in files.items() if file and INSTALLED & set(Path(file).parts)]
 
 
 LEFT = PER_RANK | {"torch", "simdp"}
@@ -207,8 +204,8 @@ def _write(program: Program, run: Run, path: Path, begun: float) -> None:
         before, written = set(sys.modules), Written(begun, Path(f"{path}.txt"))
         sys.addaudithook(written.observe)
         record = play(program, run)
-        record.extra["reads"], record.extra["earlier"] = written.own, written.earlier
-        record.extra["imported"] = _imported(before)
+        record.extra |= {"reads": written.own, "earlier": written.earlier}
+        record.extra |= {"imported": _imported(before)}
         with Path(f"{path}.pickle").open("wb") as stream:
             pickle.dump(record, stream)
 
@@ -238,10 +235,10 @@ class Written:
         if not reads or path.endswith(".pyc") or path.startswith(SYSTEMS) or PREFIX in path:
             return
         with suppress(OSError):
-            found = Path(path).stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_mtime < self.begun:
+            status = Path(path).stat()
+            if not stat.S_ISREG(status.st_mode) or status.st_mtime < self.begun:
                 return
-            if found.st_mtime >= self.now:
+            if status.st_mtime >= self.now:
                 self.own = True
             elif path not in self.earlier:
                 self.earlier.append(path)
@@ -309,7 +306,7 @@ def play(program: Program, run: Run) -> RunRecord:
     record.stopped_at, record.started = observer.stopped_at, observer.started
     record.extra = {name: call() for name, call in run.keep.items()}
     if run.state_at is not None:
-        record.extra["states"] = observer.states
+        record.extra |= {"states": observer.states}
     return record
 
 
@@ -319,16 +316,8 @@ def _start(launch: Any, program: Program, run: Run, where: Any) -> None:
     if program.spawns:
         count = run.world_size
     if callable(program.code):
-        result = launch.play(
-            program.name,
-            where,
-            lambda rank: program.code(),
-            [program.name],
-            0,
-            environ,
-            None,
-            count,
-        )
+        name, body = program.name, lambda rank: program.code()
+        result = launch.play(name, where, body, [name], 0, environ, None, count)
         if result.values[0] is not None:
             sys.stdout.write(f"{result.values[0]}\n")  # as a script prints its metrics
         return

@@ -43,8 +43,8 @@ def by_content(views: Sequence[RunView]) -> None:
 
 def training_loaders(rank: RankRecord) -> list[int]:
     """Return the numbers of loaders whose batches reached a backward pass."""
-    used = {one.batch for one in rank.backwards if one.batch is not None}
-    return sorted({rank.batches[batch].loader for batch in used})
+    batches = {backward.batch for backward in rank.backwards if backward.batch is not None}
+    return sorted({rank.batches[batch].loader for batch in batches})
 
 
 def evaluation_loaders(rank: RankRecord) -> list[int]:
@@ -55,51 +55,48 @@ def evaluation_loaders(rank: RankRecord) -> list[int]:
 
 def evaluated(view: RunView) -> dict[int, set[int]]:
     """Return the samples of each loader that does not train."""
-    found: dict[int, set[int]] = {}
+    by_loader: dict[int, set[int]] = {}
     for rank in view.record.ranks:
-        for number in evaluation_loaders(rank):
-            if not rank.loaders[number].iterable:
-                for batch in rank.batches:
-                    if batch.loader == number:
-                        found.setdefault(number, set()).update(batch.samples)
-    return found
+        loaders = evaluation_loaders(rank)
+        for batch in rank.batches:
+            if batch.loader in loaders and not rank.loaders[batch.loader].iterable:
+                by_loader.setdefault(batch.loader, set()).update(batch.samples)
+    return by_loader
 
 
 def check(base: RunView, view: RunView) -> SampleCheck:
     """Compare the samples of two runs step by step, and over epochs."""
-    found = SampleCheck()
+    counts = SampleCheck()
     for step in range(min(base.count, view.count)):
-        mine, theirs = base.samples(step), view.samples(step)
-        if not mine and not theirs:
+        before, drawn = base.samples(step), view.samples(step)
+        if not before and not drawn:
             continue
-        found.steps += 1
-        found.total += sum(theirs.values())
-        if mine != theirs:
-            found.differing += 1
-            if found.first is None:
-                found.first = step
-        by_rank = [
+        counts.steps += 1
+        counts.total += drawn.total()
+        if before != drawn:
+            counts.differing += 1
+            if counts.first is None:
+                counts.first = step
+        first, *others = [
             Counter(sample for _, backward in passes for sample in backward.samples)
             for passes in view.backwards(step)
         ]
-        if len(by_rank) > 1 and by_rank[0] and all(one == by_rank[0] for one in by_rank):
-            found.identical += 1
+        if others and first and all(own == first for own in others):
+            counts.identical += 1
     if training_loaders(view.first):
-        _over_epochs(base, view, found)
+        _over_epochs(base, view, counts)
     else:
-        _over_steps(base, view, found)
-    return found
+        _over_steps(base, view, counts)
+    return counts
 
 
-def _over_steps(base: RunView, view: RunView, found: SampleCheck) -> None:
+def _over_steps(base: RunView, view: RunView, counts: SampleCheck) -> None:
     """Count samples without a loader: over steps in which one run has all of the other's."""
+    grows = base.samples(0).total() != view.samples(0).total()
     for step in range(min(base.count, view.count)):
-        mine, theirs = base.samples(step), view.samples(step)
-        if mine - theirs:
-            continue
-        grows = sum(base.samples(0).values()) != sum(view.samples(0).values())
-        more = _repeats(theirs, mine) if grows else sum((theirs - mine).values())
-        found.seen_twice += more
+        before, drawn = base.samples(step), view.samples(step)
+        if not before - drawn:
+            counts.seen_twice += _repeats(drawn, before) if grows else (drawn - before).total()
 
 
 def _repeats(drawn: Counter[int], before: Counter[int]) -> int:
@@ -107,26 +104,25 @@ def _repeats(drawn: Counter[int], before: Counter[int]) -> int:
     return sum(max(count - max(before[sample], 1), 0) for sample, count in drawn.items())
 
 
-def _over_epochs(base: RunView, view: RunView, found: SampleCheck) -> None:
+def _over_epochs(base: RunView, view: RunView, counts: SampleCheck) -> None:
     for loader in training_loaders(view.first):
-        mine, theirs = _epochs(base, loader), _epochs(view, loader)
-        for epoch, (drawn, complete) in theirs.items():
-            reference = mine.get(epoch)
-            before = Counter[int]() if reference is None else reference[0]
-            found.seen_twice += _repeats(drawn, before)
-            if complete and reference is not None and reference[1]:
-                found.missed += len(before.keys() - drawn.keys())
+        reference = _epochs(base, loader)
+        for epoch, (drawn, complete) in _epochs(view, loader).items():
+            before, is_whole = reference.get(epoch, (Counter[int](), False))
+            counts.seen_twice += _repeats(drawn, before)
+            if complete and is_whole:
+                counts.missed += len(before.keys() - drawn.keys())
 
 
 def _epochs(view: RunView, loader: int) -> dict[int, tuple[Counter[int], bool]]:
     """Return the samples drawn in each epoch of a loader, and whether it is complete."""
-    found: dict[int, tuple[Counter[int], bool]] = {}
+    epochs: dict[int, tuple[Counter[int], bool]] = {}
     for rank in view.record.ranks:
         last = max((batch.epoch for batch in rank.batches if batch.loader == loader), default=-1)
         for batch in _used(rank, loader):
-            counted = found.setdefault(batch.epoch, (Counter(), batch.epoch < last))
-            counted[0].update(batch.samples)
-    return found
+            drawn, _ = epochs.setdefault(batch.epoch, (Counter(), batch.epoch < last))
+            drawn.update(batch.samples)
+    return epochs
 
 
 def _used(rank: RankRecord, loader: int) -> list[BatchRecord]:
@@ -151,9 +147,7 @@ def repeated_order(view: RunView) -> tuple[LoaderRecord, int, int] | None:
             if batch.loader == number:
                 by_epoch.setdefault(batch.epoch, []).append(batch.samples)
         for epoch, batches in by_epoch.items():
-            before = by_epoch.get(epoch - 1)
-            if before is None:
-                continue
+            before = by_epoch.get(epoch - 1, [])
             count = min(len(before), len(batches))
             order = [sample for batch in batches[:count] for sample in batch]
             repeats = before[:count] == batches[:count] and len(set(batches)) > 1
@@ -166,13 +160,11 @@ def overlapping_subsets(view: RunView) -> tuple[LoaderRecord, int] | None:
     """Return a loader whose subsets on two ranks overlap without being equal; common samples."""
     first = view.first
     for number, loader in enumerate(first.loaders):
-        mine = set(loader.subset or ())
-        for other in view.record.ranks[1:]:
-            if number >= len(other.loaders) or not mine:
-                continue
-            theirs = set(other.loaders[number].subset or ())
-            common = len(mine & theirs)
-            if common and mine != theirs:
+        own = set(loader.subset or ())
+        for rank in view.record.ranks[1:]:
+            other = set(rank.loaders[number].subset or ()) if number < len(rank.loaders) else set()
+            common = len(own & other)
+            if common and own != other:
                 return loader, common
     return None
 

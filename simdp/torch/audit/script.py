@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from simdp.errors import ScenarioError
-from simdp.results.audit import CAUSES, AuditReport, Check, Finding, SampleRow
-from simdp.torch.audit import comparisons, samples
-from simdp.torch.audit.comparisons import RunView
+from simdp.results.audit import CAUSES, AuditReport, Check, Finding, SampleRow, Status
+from simdp.torch.audit import samples
+from simdp.torch.audit.comparisons import RunView, Unequal, replicas
 from simdp.torch.audit.investigation import Investigation
 from simdp.torch.audit.lines import Line
 from simdp.torch.audit.records import ranks_counted
@@ -132,10 +132,9 @@ def _check(request: ScriptAudit) -> None:
                 f"'{name.removesuffix('-arg')} {CHECKPOINT}'."
             )
     if (request.save_arg is None) != (request.resume_arg is None):
-        given, other = ("--save-arg", "--resume-arg")
-        if request.save_arg is None:
-            given, other = other, given
-        problems.append(f"{given}: needs {other} as well, to stop the script and resume it.")
+        options = ["--save-arg", "--resume-arg"]
+        name, other = options if request.resume_arg is None else reversed(options)
+        problems.append(f"{name}: needs {other} as well, to stop the script and resume it.")
     if request.at_step is not None and request.resume_arg is None:
         problems.append("--at-step: needs --save-arg and --resume-arg, to resume from there.")
     if request.at_step is not None and request.at_step >= request.max_steps:
@@ -223,14 +222,14 @@ def _give_batch(runner: Runner, request: ScriptAudit, runs: dict[int, Run]) -> s
     most = max(runs)
     (record,) = runner.run([replace(runs[most], max_steps=1)])
     view = RunView(record)
-    total = sum(view.samples(0).values()) if not record.error else 0
+    total = 0 if record.error else view.samples(0).total()
     if not total:
         raise ScenarioError(
             f"--batch-arg: the samples of a step on {most} ranks were not found; give the "
             "script's own arguments, and leave --batch-arg out."
         )
     template = str(request.batch_arg)
-    given = []
+    parts = []
     for size, run in runs.items():
         text = template.format(per_rank=total // size, global_batch=total, ranks=size)
         if ENVIRONMENT.match(text):
@@ -238,8 +237,8 @@ def _give_batch(runner: Runner, request: ScriptAudit, runs: dict[int, Run]) -> s
             runs[size] = replace(run, environ=((name, value),))
         else:
             runs[size] = replace(run, arguments=(*run.arguments, *shlex.split(text)))
-        given.append(f"{text} on {size}")
-    return f"a step has {total} samples: {', '.join(given)}"
+        parts.append(f"{text} on {size}")
+    return f"a step has {total} samples: {', '.join(parts)}"
 
 
 # Report -------------------------------------------------------------------------------------------
@@ -258,10 +257,10 @@ def report(
     steps = min((view.count for view in views.values()), default=0)
     worst = max(
         inquiry.checks.values(),
-        key=lambda one: (one.seen_twice + one.missed, one.total),
+        key=lambda check: (check.seen_twice + check.missed, check.total),
         default=samples.SampleCheck(),
     )
-    batches = {sum(view.samples(0).values()) for view in views.values()} - {0}
+    batches = {view.samples(0).total() for view in views.values()} - {0}
     loaders = [
         view.first.loaders[number].size
         for view in views.values()
@@ -288,46 +287,47 @@ def report(
 
 
 def _sorted(findings: Sequence[Finding], allow: Sequence[str]) -> list[Finding]:
-    found: list[Finding] = []
+    first: dict[tuple[str, int | None], Finding] = {}
     for finding in findings:
-        if any(one.cause == finding.cause and one.line == finding.line for one in found):
-            continue
-        found.append(replace(finding, allowed=finding.cause in allow))
-    return sorted(found, key=lambda one: (not one.wrong, ORDER.index(one.cause)))
+        allowed = replace(finding, allowed=finding.cause in allow)
+        first.setdefault((finding.cause, finding.line), allowed)
+    return sorted(
+        first.values(), key=lambda finding: (not finding.wrong, ORDER.index(finding.cause))
+    )
 
 
 def _notes(inquiry: Investigation) -> list[str]:
-    found = list(dict.fromkeys(inquiry.notes))
+    notes = list(dict.fromkeys(inquiry.notes))
     views = list(inquiry.views.values())
     if any(rank.compiled for view in views for rank in view.record.ranks):
-        found.append("torch.compile: what it compiles ran eager")
+        notes.append("torch.compile: what it compiles ran eager")
     if inquiry.exact:
-        found.append("float64: parameters, data and autocast were lifted")
-    for path in sorted(inquiry.runner.earlier)[:3]:
-        found.append(
-            f"runs read {path}, which an earlier run wrote: they cannot be compared if the script "
-            "goes on from there"
-        )
+        notes.append("float64: parameters, data and autocast were lifted")
+    notes += [
+        f"runs read {path}, which an earlier run wrote: they cannot be compared if the script "
+        "goes on from there"
+        for path in sorted(inquiry.runner.earlier)[:3]
+    ]
     if inquiry.rounding.lost is not None:
-        found.append(
+        notes.append(
             f"from step {inquiry.rounding.lost} on, rounding changes tensors by an eighth and "
             f"more, and nothing is compared{'' if inquiry.exact else '; see --exact'}"
         )
-    counts = {view.world_size: sum(view.samples(0).values()) for view in views}
+    counts = {view.world_size: view.samples(0).total() for view in views}
     if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{count} on {size}" for size, count in sorted(counts.items()))
-        found.append(f"samples of a step depend on the number of ranks: {listed}; see --batch-arg")
-    elif counts and not any("a step has" in note for note in found):
-        found.append("the script gives all numbers of ranks the same global batch")
-    found.append(f"{inquiry.runner.count} runs took {inquiry.runner.seconds:.0f} s of CPU time")
-    return found
+        sizes = ", ".join(f"{count} on {size}" for size, count in sorted(counts.items()))
+        notes.append(f"samples of a step depend on the number of ranks: {sizes}; see --batch-arg")
+    elif counts and not any("a step has" in note for note in notes):
+        notes.append("the script gives all numbers of ranks the same global batch")
+    notes.append(f"{inquiry.runner.count} runs took {inquiry.runner.seconds:.0f} s of CPU time")
+    return notes
 
 
-def _status(findings: Sequence[Finding], causes: Sequence[str]) -> str | None:
-    mine = [one for one in findings if one.cause in causes]
-    if not mine:
+def _status(findings: Sequence[Finding], causes: Sequence[str]) -> Status | None:
+    wrong = [finding.wrong for finding in findings if finding.cause in causes]
+    if not wrong:
         return None
-    return "differ" if any(one.wrong for one in mine) else "allowed"
+    return "differ" if any(wrong) else "allowed"
 
 
 SAMPLE_CAUSES = (
@@ -348,45 +348,37 @@ ELSEWHERE = (
 def _checks(
     inquiry: Investigation, findings: Sequence[Finding], resumed: Resumed | None
 ) -> list[Check]:
-    found: list[Check] = []
-    if len(inquiry.views) > 1:
-        found += [
-            _gradients(inquiry, findings),
-            _samples(inquiry, findings),
-            _epoch(inquiry, findings),
-            _schedule(inquiry, findings),
-            _state(inquiry, findings),
-            _metrics(inquiry, findings),
-        ]
+    topics = (_gradients, _samples, _epoch, _schedule, _state, _metrics)
+    checks = [topic(inquiry, findings) for topic in topics] if len(inquiry.views) > 1 else []
     if resumed is not None:
-        found.append(Check("resume", "ok" if resumed.same else "differ", resumed.text))
+        checks.append(Check("resume", "ok" if resumed.same else "differ", resumed.text))
     status = _status(findings, ["collectives_differ", "unused_parameters"])
+    text = "ranks do not make the same ones"
     if status is None:
-        found.append(Check("collectives", "ok", "same order, shape and dtype on every rank"))
-    else:
-        found.append(Check("collectives", status, "ranks do not make the same ones"))  # type: ignore[arg-type]
-    return found
+        text = "same order, shape and dtype on every rank"
+    return [*checks, Check("collectives", status or "ok", text)]
 
 
 def _gradients(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     rows = [row for row in inquiry.rows if row.stage == "gradient"]
-    causes = [one.cause for one in findings if one.cause not in ELSEWHERE]
+    causes = [finding.cause for finding in findings if finding.cause not in ELSEWHERE]
+    differences = inquiry.differences.values()
     if not rows and not causes:
-        if not any(one.compared for one in inquiry.differences.values()):
+        if not any(difference.compared for difference in differences):
             return Check("gradients", "not checked", "rounding may explain any difference")
-        worst = max((one.size for one in inquiry.differences.values()), default=0.0)
+        worst = max((difference.size for difference in differences), default=0.0)
         return Check("gradients", "ok", f"agree to {worst:.0e}, as rounding explains")
-    status = _status(findings, causes) or _status(findings, ALSO_GRADIENTS)
+    status = _status(findings, causes) or _status(findings, ALSO_GRADIENTS) or "differ"
     if not rows:
+        unequal = next(iter(_unequal(inquiry).values()), None)
         text = "agree"
-        for _, name, step, _ in _unequal(inquiry).values():
-            text = f"of {name} differ between ranks at step {step}"
-            break
-        return Check("gradients", status or "differ", text)  # type: ignore[arg-type]
+        if unequal is not None:
+            text = f"of {unequal.name} differ between ranks at step {unequal.step}"
+        return Check("gradients", status, text)
     row = rows[0]
     return Check(
         "gradients",
-        status or "differ",  # type: ignore[arg-type]
+        status,
         f"first at step {row.step}, {row.name}, {row.ranks[0]} and {row.ranks[1]} ranks: "
         f"{row.size:.0e} relative (rounding explains {row.bound:.0e})",
     )
@@ -395,7 +387,8 @@ def _gradients(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
 def _samples(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     status = _status(findings, SAMPLE_CAUSES)
     worst = max(
-        inquiry.checks.values(), key=lambda one: (one.seen_twice + one.missed, one.differing)
+        inquiry.checks.values(),
+        key=lambda check: (check.seen_twice + check.missed, check.differing),
     )
     if not worst.steps:
         return Check("samples", "not checked", "no loader, and no batch on the model's input")
@@ -404,19 +397,16 @@ def _samples(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
         f"{worst.differing or 'none'} of {worst.steps} steps "
         f"{'has' if worst.differing == 1 else 'have'} other samples"
     )
-    return Check("samples", status or "ok", text)  # type: ignore[arg-type]
+    return Check("samples", status or "ok", text)
 
 
 def _epoch(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     view = inquiry.views[inquiry.sizes[-1]]
     status = _status(findings, ["set_epoch_missing"])
-    epochs = {
-        batch.epoch
-        for batch in view.first.batches
-        if batch.loader in samples.training_loaders(view.first)
-    }
+    loaders = samples.training_loaders(view.first)
+    epochs = {batch.epoch for batch in view.first.batches if batch.loader in loaders}
     if status is not None:
-        return Check("epoch 2", status, "same order as epoch 1")  # type: ignore[arg-type]
+        return Check("epoch 2", status, "same order as epoch 1")
     if len(epochs) < 2:
         return Check("epoch 2", "not checked", "the steps end within the first epoch")
     return Check("epoch 2", "ok", f"{len(epochs)} epochs begun, no shuffled order repeats")
@@ -425,16 +415,16 @@ def _epoch(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
 def _schedule(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     status = _status(findings, ["schedule_steps_with_world_size"])
     if status is not None:
-        return Check("schedule", status, "learning rates depend on the number of ranks")  # type: ignore[arg-type]
+        return Check("schedule", status, "learning rates depend on the number of ranks")
     if inquiry.follows_samples:
         return Check("schedule", "ok", "learning rates follow the samples or the end of training")
     return Check("schedule", "ok", "same learning rates on any number of ranks")
 
 
-def _unequal(inquiry: Investigation) -> dict[int, tuple[str, str, int, float]]:
+def _unequal(inquiry: Investigation) -> dict[int, Unequal]:
     """Return the first difference between the ranks of each run that has one."""
-    found = {size: comparisons.replicas(view) for size, view in inquiry.views.items()}
-    return {size: unequal for size, unequal in found.items() if unequal is not None}
+    by_size = {size: replicas(view) for size, view in inquiry.views.items()}
+    return {size: unequal for size, unequal in by_size.items() if unequal is not None}
 
 
 def _state(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
@@ -442,10 +432,10 @@ def _state(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     if not unequal:
         return Check("replicas", "ok", "identical at every step")
     size, (stage, name, step, difference) = next(iter(unequal.items()))
-    wrong = _status(findings, [one.cause for one in findings if one.cause not in SAMPLE_CAUSES])
+    causes = [finding.cause for finding in findings if finding.cause not in SAMPLE_CAUSES]
     return Check(
         "replicas",
-        wrong or "differ",  # type: ignore[arg-type]
+        _status(findings, causes) or "differ",
         f"{stage} of {name} differ by {difference:.0e} between {size} ranks at step {step}",
     )
 
@@ -453,7 +443,7 @@ def _state(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
 def _metrics(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
     status = _status(findings, ["metric_averaged_wrongly"])
     if status is not None:
-        return Check("metrics", status, "depend on the number of ranks")  # type: ignore[arg-type]
+        return Check("metrics", status, "depend on the number of ranks")
     if inquiry.unclear is not None:
         text = f"what ranks reduce at {_place(inquiry.unclear)} differs; no experiment shows why"
         return Check("metrics", "not checked", text)
@@ -461,13 +451,13 @@ def _metrics(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
 
 
 def _ledger(inquiry: Investigation) -> list[SampleRow]:
-    found = []
+    rows = []
     for size, view in sorted(inquiry.views.items()):
         for step in range(min(view.count, LISTED)):
             for rank, passes in enumerate(view.backwards(step)):
-                listed = tuple(sample for _, one in passes for sample in one.samples)
+                drawn = tuple(sample for _, backward in passes for sample in backward.samples)
                 epoch = 0
                 if passes and passes[0][1].batch is not None:
                     epoch = view.record.ranks[rank].batches[passes[0][1].batch].epoch
-                found.append(SampleRow(size, rank, step + 1, epoch + 1, listed))
-    return found
+                rows.append(SampleRow(size, rank, step + 1, epoch + 1, drawn))
+    return rows

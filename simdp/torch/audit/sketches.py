@@ -32,13 +32,21 @@ _TO, _NUMPY = torch._C.TensorBase.to, torch._C.TensorBase.numpy
 
 def values(tensor: Any) -> Floats:
     """Return the elements of a tensor in float64, shape `(num_elements,)`, unseen by modes."""
+    return _evenly(tensor, None)
+
+
+def _evenly(tensor: Any, most: int | None) -> Floats:
+    """Return the elements of a tensor, or at most some of them, evenly spaced."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
         memory = tensor.detach()
         if memory.layout is not torch.strided:
             memory = memory.to_dense()
         if memory.is_complex():
             memory = torch.view_as_real(memory)
-        return _NUMPY(_TO(memory.reshape(-1), torch.float64, False, True))
+        flat = memory.reshape(-1)
+        if most is not None:
+            flat = flat[:: -(-max(flat.numel(), 1) // most)]
+        return _NUMPY(_TO(flat, torch.float64, False, True))
 
 
 def sketch(tensor: Any, offset: int = 0, total: int | None = None) -> Floats | None:
@@ -62,12 +70,13 @@ def _of_shard(tensor: Any) -> Floats | None:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     mesh, placements, total = tensor.device_mesh, tensor.placements, tensor.numel()
-    here = mesh.get_coordinate()
-    sharded = any(place.is_shard() for place in placements)
-    if here is None or (
-        sharded
-        and any(at for at, place in zip(here, placements, strict=True) if not place.is_shard())
-    ):
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return None
+    replicas = [
+        at for at, place in zip(coordinate, placements, strict=True) if not place.is_shard()
+    ]
+    if is_shard(tensor) and any(replicas):
         return None
     local = values(tensor._local_tensor)
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
@@ -109,17 +118,7 @@ def _signs(count: int) -> Array:
 
 def probe(tensor: Any) -> Floats | None:
     """Return at most `PROBED` evenly spaced elements of a tensor; None for a shard."""
-    if hasattr(tensor, "_local_tensor"):
-        return None
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        flat = tensor.detach()
-        if flat.layout is not torch.strided:
-            flat = flat.to_dense()
-        if flat.is_complex():
-            flat = torch.view_as_real(flat)
-        flat = flat.reshape(-1)
-        stride = -(-max(flat.numel(), 1) // PROBED)
-        return _NUMPY(_TO(flat[::stride], torch.float64, False, True))
+    return None if hasattr(tensor, "_local_tensor") else _evenly(tensor, PROBED)
 
 
 def norm(vector: Floats) -> float:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from simdp.results.audit import Cause, LegitimateCause
+from simdp.results.audit import Cause, Experiment, LegitimateCause
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import comparisons, data_changes, layer_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, Tensors, relative
@@ -23,6 +22,7 @@ from simdp.torch.audit.lines import (
     guard,
     rate_line,
 )
+from simdp.torch.audit.records import BackwardRecord, ranks_counted
 from simdp.torch.audit.sketches import norm
 
 Changes = Sequence[ch.Change]
@@ -47,6 +47,14 @@ class Suspect:
     evidence: str = ""
     remedy: str = ""
     findings: bool = True  # whether it is a cause; else only makes runs comparable
+
+
+def experiment(suspect: Suspect, before: Difference, after: Difference) -> Experiment:
+    """Return the experiment that neutralised a suspect, by the first tensor that differed."""
+    row = before.first
+    if row is None:
+        return Experiment(suspect.cause, suspect.change, before.size, after.size, after.bound)
+    return Experiment(suspect.cause, suspect.change, row.size, after.of(row), row.bound)
 
 
 @dataclass
@@ -82,7 +90,7 @@ def order_of_samples(
 
 def _sample_cause(
     pair: Pair, check: samples.SampleCheck
-) -> tuple[Any, bool, str, str, Line | None]:
+) -> tuple[Cause | LegitimateCause | None, bool, str, str, Line | None]:
     view, n = pair.view, pair.view.world_size
     training = samples.training_loaders(view.first)
     loader = view.first.loaders[training[0]] if training else None
@@ -126,7 +134,7 @@ def _split_line(view: RunView, created: Line | None) -> Line | None:
 
 def _padded(pair: Pair) -> int | None:
     """Return how many samples a sampler may repeat in all epochs; None if it does not pad."""
-    found = 0
+    padded = 0
     loaders = samples.training_loaders(pair.view.first)
     if not loaders:  # the script's own order: the last batch of an epoch differs
         return (pair.view.world_size - 1) * samples.check(pair.base, pair.view).differing
@@ -136,8 +144,8 @@ def _padded(pair: Pair) -> int | None:
         size = len(loader.subset) if loader.subset is not None else loader.size
         if size is None or not loader.sets_epoch:
             return None
-        found += (-size % pair.view.world_size) * len(epochs)
-    return found
+        padded += (-size % pair.view.world_size) * len(epochs)
+    return padded
 
 
 BY_SAMPLE = "with dropout drawn by sample"
@@ -147,37 +155,32 @@ BY_SAMPLE = "with dropout drawn by sample"
 def layers(pair: Pair) -> list[Suspect]:
     """Return the suspects among layers: batch norm, dropout, and other random draws."""
     first = pair.view.first
-    found = [_batch_norm(pair)] if first.norms else []
-    if first.dropouts:
-        for change, kind in (
-            (BY_SAMPLE, layer_changes.TiedDropout),
-            ("without dropout", layer_changes.NoDropout),
-        ):
-            found.append(_draws(change, kind, first.dropouts[0], "each rank draws its own dropout"))
-    if first.augmented:
-        found.append(
-            _draws(
-                "with the random numbers of the data set drawn by sample",
-                data_changes.TiedLoading,
-                first.augmented[0],
-                "the data set draws random numbers, as for augmentation, on each rank",
-            )
-        )
-    if first.draws:
-        found.append(
-            _draws(
-                "with random numbers drawn by sample",
-                layer_changes.TiedDraws,
-                first.draws[0],
-                "each rank draws its own random numbers",
-            )
-        )
-    return found
+    lines = {
+        "each rank draws its own dropout": first.dropouts,
+        "the data set draws random numbers, as for augmentation, on each rank": first.augmented,
+        "each rank draws its own random numbers": first.draws,
+    }
+    return [
+        *([_batch_norm(pair)] if first.norms else []),
+        *(
+            Suspect("dropout_streams", True, change, on_both(kind), drawing[0], evidence)
+            for (evidence, drawing), changes in zip(lines.items(), TIED_DRAWS, strict=True)
+            for change, kind in (changes.items() if drawing else ())
+        ),
+    ]
 
 
-def _draws(change: str, kind: Callable[[], ch.Change], line: Line | None, evidence: str) -> Suspect:
-    """Return the suspect of numbers that each rank draws, and both runs are given."""
-    return Suspect("dropout_streams", True, change, lambda: ([kind()], [kind()]), line, evidence)
+TIED_DRAWS: tuple[dict[str, Callable[[], ch.Change]], ...] = (
+    {BY_SAMPLE: layer_changes.TiedDropout, "without dropout": layer_changes.NoDropout},
+    {"with the random numbers of the data set drawn by sample": data_changes.TiedLoading},
+    {"with random numbers drawn by sample": layer_changes.TiedDraws},
+)
+"""Changes of dropout, of the data set's draws and of the script's, in the order of the suspects."""
+
+
+def on_both(kind: Callable[[], ch.Change]) -> Callable[[], tuple[Changes, Changes]]:
+    """Return the changes of a suspect that is neutralised on both runs."""
+    return lambda: ([kind()], [kind()])
 
 
 def _batch_norm(pair: Pair) -> Suspect:
@@ -195,7 +198,7 @@ def _batch_norm(pair: Pair) -> Suspect:
         "batchnorm_local_statistics",
         True,
         f"with batch norm's {change}",
-        lambda: ([kind()], [kind()]),
+        on_both(kind),
         pair.view.first.norms[0],
         "batch norm uses the statistics of each rank's batch",
         "nn.SyncBatchNorm.convert_sync_batchnorm, where batches per rank are small",
@@ -208,13 +211,12 @@ def _batch_norm(pair: Pair) -> Suspect:
 def weights_of_ranks(pair: Pair) -> list[Suspect]:
     """Return suspects whose ranks begin with, or keep, other weights or buffers."""
     view = pair.view
-    found = []
+    suspects = []
     names = comparisons.differing(view, 0, "initial weights")
     if names:
-        creator = view.first.makers.get(names[0])
         late = [name for name in names if name in view.first.late]
-        line = view.first.makers.get(late[0]) if late else creator
-        found.append(
+        line = view.first.makers.get((late or names)[0])
+        suspects.append(
             Suspect(
                 "unsynchronised_parameters",
                 False,
@@ -236,7 +238,7 @@ def weights_of_ranks(pair: Pair) -> list[Suspect]:
         for name in comparisons.differing(view, place, "buffers")
     ]
     if buffers and not view.first.broadcasts_buffers:
-        found.append(
+        suspects.append(
             Suspect(
                 "unsynchronised_parameters",
                 False,
@@ -247,28 +249,26 @@ def weights_of_ranks(pair: Pair) -> list[Suspect]:
                 "broadcast_buffers=True, or reduce it yourself",
             )
         )
-    return [*found, *_modules_of_ranks(view)]
+    return [*suspects, *_modules_of_ranks(view)]
 
 
 def _buffer_line(view: RunView, names: Sequence[str]) -> Line | None:
-    for name in names:
-        line = view.first.buffer_lines.get(name.rpartition(".")[2])
-        if line is not None:
-            return line
-    return view.first.wrappers[0] if view.first.wrappers else None
+    lines = [view.first.buffer_lines.get(name.rpartition(".")[2]) for name in names]
+    assigning = [line for line in lines if line is not None]
+    return next(iter([*assigning, *view.first.wrappers]), None)
 
 
 def _modules_of_ranks(view: RunView) -> list[Suspect]:
     """Return the suspect of modules without an optimizer, as averaged copies, that differ."""
-    mine = view.first.states
+    states = view.first.states
     for rank in view.record.ranks[1:]:
         different = [
             name
-            for name in mine.keys() & rank.states.keys()
-            if not np.array_equal(mine[name], rank.states[name], equal_nan=True)
+            for name in states
+            if name in rank.states
+            and not np.array_equal(states[name], rank.states[name], equal_nan=True)
         ]
         if different:
-            name = min(different, key=list(mine).index)
             return [
                 Suspect(
                     "unsynchronised_parameters",
@@ -276,7 +276,7 @@ def _modules_of_ranks(view: RunView) -> list[Suspect]:
                     "with the modules of rank 0 that no optimizer has on every rank",
                     lambda: ([], [ch.SyncedModules()]),
                     view.first.frozen[0] if view.first.frozen else None,
-                    f"a module that no optimizer has differs between ranks: {name}",
+                    f"a module that no optimizer has differs between ranks: {different[0]}",
                     "update it on every rank, or broadcast it from rank 0",
                 )
             ]
@@ -294,7 +294,7 @@ def comm_hooks(pair: Pair) -> list[Suspect]:
             "compressed_gradients" if by_torch else "bypassed_ddp",
             by_torch,
             "with DDP's own all-reduce",
-            lambda: ([ch.NoCommHooks()], [ch.NoCommHooks()]),
+            on_both(ch.NoCommHooks),
             line,
             "a hook of torch compresses gradients"
             if by_torch
@@ -306,8 +306,8 @@ def comm_hooks(pair: Pair) -> list[Suspect]:
 
 def reduction(pair: Pair) -> list[Suspect]:
     """Return suspects of gradients that are not averaged, or otherwise changed after backward."""
-    found = [_unaveraged(pair), _clipped(pair)]
-    return [suspect for suspect in found if suspect is not None]
+    suspects = [_unaveraged(pair), _clipped(pair)]
+    return [suspect for suspect in suspects if suspect is not None]
 
 
 def _unaveraged(pair: Pair) -> Suspect | None:
@@ -337,7 +337,7 @@ def _unaveraged(pair: Pair) -> Suspect | None:
         remedy = "wrap these parameters in DistributedDataParallel as well"
     if line is None and view.first.backwards:
         line = view.first.backwards[0].line
-    cause = "unsynchronised_parameters" if late else "bypassed_ddp"
+    cause: Cause | LegitimateCause = "unsynchronised_parameters" if late else "bypassed_ddp"
     local = comparisons.averaged_weights(view)
     if local is not None:
         cause, line = "local_updates", _line_of_average(view, local[1]) or line
@@ -350,7 +350,7 @@ def _unaveraged(pair: Pair) -> Suspect | None:
         return [ch.AveragedAtStep(None if everything else unequal)]
 
     return Suspect(
-        cause,  # type: ignore[arg-type]
+        cause,
         local is not None,
         "with gradients averaged before each step",
         lambda: (averaged() if pair.base.world_size > 1 else [], averaged()),
@@ -362,11 +362,11 @@ def _unaveraged(pair: Pair) -> Suspect | None:
 
 def _line_of_average(view: RunView, step: int) -> Line | None:
     """Return the line of the last reduction before a step, outside of a backward pass."""
-    found = None
+    last = None
     for call in view.first.calls:
         if call.step == step - 1 and not call.backward and call.name.startswith("all_reduce"):
-            found = call.line or found
-    return found
+            last = call.line or last
+    return last
 
 
 def _clipped(pair: Pair) -> Suspect | None:
@@ -382,7 +382,7 @@ def _clipped(pair: Pair) -> Suspect | None:
         "clip_before_average",
         False,
         "clipped once per step, after the average",
-        lambda: ([ch.ClippedAtStep()], [ch.ClippedAtStep()]),
+        on_both(ch.ClippedAtStep),
         first.clips[0].line if first.clips else first.hooks[0],
         evidence,
         "clip after backward of the last micro-batch, when gradients are averaged",
@@ -404,16 +404,17 @@ def scaled(pair: Pair) -> list[Suspect]:
     line = own if own is not None else _loss_line(view)
     if own is None and local is not None and abs(local - scale) < 1e-2:
         how = "the loss is divided by the number of ranks, and gradients are averaged too"
-    found = Suspect(
-        "loss_sum_not_averaged",
-        False,
-        f"gradients divided by {scale:.4g}",
-        lambda: ([], [ch.ScaledAtStep(1 / scale)]),
-        line,
-        f"gradients of {n} ranks are {scale:.4g} times those of {base.world_size}: {how}",
-        "divide by the number of ranks once",
-    )
-    return [found]
+    return [
+        Suspect(
+            "loss_sum_not_averaged",
+            False,
+            f"gradients divided by {scale:.4g}",
+            lambda: ([], [ch.ScaledAtStep(1 / scale)]),
+            line,
+            f"gradients of {n} ranks are {scale:.4g} times those of {base.world_size}: {how}",
+            "divide by the number of ranks once",
+        )
+    ]
 
 
 def _line_of_reduction(view: RunView) -> Line | None:
@@ -427,10 +428,10 @@ def _line_of_reduction(view: RunView) -> Line | None:
 
 def _norms(view: RunView) -> str:
     by_rank = [rank.clips[0].norm for rank in view.record.ranks if rank.clips]
-    known = [value for value in by_rank if value is not None]
-    if len(known) < 2 or max(known) - min(known) < 1e-6 * max(known):
+    norms = [clipped for clipped in by_rank if clipped is not None]
+    if len(norms) < 2 or max(norms) - min(norms) < 1e-6 * max(norms):
         return ""
-    return f"{min(known):.3g} to {max(known):.3g}"
+    return f"{min(norms):.3g} to {max(norms):.3g}"
 
 
 def _scale(base: Tensors, view: Tensors) -> float | None:
@@ -449,6 +450,9 @@ def _scale(base: Tensors, view: Tensors) -> float | None:
 
 Weights = dict[tuple[int, int], float]
 
+Count = Callable[[BackwardRecord], float | None]
+"""Returns what the loss of a backward pass is a mean of."""
+
 
 @dataclass
 class Weighting:
@@ -462,7 +466,7 @@ class Weighting:
     line: Line | None
     evidence: str
     remedy: str
-    count: Callable[[Any], float | None] | None = None  # to weight each pass by, as it comes
+    count: Count | None = None  # to weight each pass by, as it comes
 
     def suspect(self) -> Suspect:
         """Return the suspect that it neutralises."""
@@ -483,21 +487,20 @@ class Weighting:
 
 def losses(pair: Pair) -> list[Suspect]:
     """Return suspects of the loss's weight on each rank and micro-batch."""
-    tried = [*_scales(pair), *_counts(pair)]
-    return [one.suspect() for one in tried if _predicted(pair, one)]
+    weightings = [*_scales(pair), *_counts(pair)]
+    return [weighting.suspect() for weighting in weightings if _predicted(pair, weighting)]
 
 
 def _predicted(pair: Pair, weighting: Weighting) -> bool:
     """Return whether local gradients, so weighted, agree; True where none are recorded."""
     row = pair.difference.first
     step = 0 if row is None else row.step - 1
-    mine, theirs = pair.base.local(step, weighting.base), pair.view.local(step, weighting.view)
-    if not mine or not theirs:
+    base, view = pair.base.local(step, weighting.base), pair.view.local(step, weighting.view)
+    if not base or not view:
         return True
-    before = relative(pair.view.local(step), pair.base.local(step))
-    sizes = relative(theirs, mine)
-    worst, unweighted = max(sizes.values()), max(before.values())
-    if weighting.cause in BY_COUNT and _scale(mine, theirs) is not None:
+    unweighted = max(relative(pair.view.local(step), pair.base.local(step)).values())
+    worst = max(relative(view, base).values())
+    if weighting.cause in BY_COUNT and _scale(base, view) is not None:
         return True  # the script's own reduction may sum
     return worst < max(PREDICTED, 0.05 * unweighted) or worst < 20 * (row.bound if row else 0)
 
@@ -506,7 +509,7 @@ BY_COUNT = ("loss_mean_of_rank_means", "last_batch_smaller")
 """Causes whose weights are counts of samples or tokens."""
 
 
-def _passes(view: RunView) -> list[tuple[int, int, int, Any]]:
+def _passes(view: RunView) -> list[tuple[int, int, int, BackwardRecord]]:
     """Return step, rank, number and record of each backward pass."""
     return [
         (step, rank, number, backward)
@@ -527,15 +530,14 @@ def _scales(pair: Pair) -> list[Weighting]:
     """Weight each pass by numbers of ranks and micro-batches."""
     base, view = pair.base, pair.view
     micro = [
-        {count for step in range(one.count) for count in one.micro_steps(step) if count}
-        for one in (base, view)
+        {count for step in range(run.count) for count in run.micro_steps(step) if count}
+        for run in (base, view)
     ]
-    found = []
+    weightings = []
     if any(count > 1 for counts in micro for count in counts):
-        found += _accumulated(pair, micro)
+        weightings += _accumulated(pair, micro)
     by_ranks, summed = _by_ranks(pair)
-    found.insert(0 if summed else len(found), by_ranks)
-    return found
+    return [by_ranks, *weightings] if summed else [*weightings, by_ranks]
 
 
 def _by_ranks(pair: Pair) -> tuple[Weighting, bool]:
@@ -550,7 +552,7 @@ def _by_ranks(pair: Pair) -> tuple[Weighting, bool]:
     ]
     scale = _scale(base.local(0), view.local(0))
     factor = "" if scale is None else f": {scale:.4g} times those of {m}"
-    found = Weighting(
+    weighting = Weighting(
         "loss_sum_not_averaged",
         False,
         f"multiplied by {n}, the number of ranks",
@@ -560,24 +562,23 @@ def _by_ranks(pair: Pair) -> tuple[Weighting, bool]:
         f"the loss is a sum, and gradients of {n} ranks are averaged{factor}",
         "use the mean over samples, or multiply by the number of ranks",
     )
-    return found, bool(lines)
+    return weighting, bool(lines)
 
 
 def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
     """Weight by the number of micro-batches: of the step, or only of those with fewer."""
     base, view, line = pair.base, pair.view, _loss_line(pair.view)
-    divided = _shares(base, 1), _shares(view, 1)
-    fewer = tuple(_shares(one, max(one.micro_steps(0))) for one in (base, view))
-    counts = " and ".join(str(max(each, default=0)) for each in micro)
-    found = []
+    fewer = [_shares(run, max(run.micro_steps(0))) for run in (base, view)]
+    counts = " and ".join(str(max(sizes, default=0)) for sizes in micro)
+    weightings = []
     if base.micro_steps(0) and max(base.micro_steps(0)) != max(view.micro_steps(0)):
-        found.append(
+        weightings.append(
             Weighting(
                 "accumulation_not_divided",
                 False,
                 "divided by the number of micro-batches",
-                divided[0],
-                divided[1],
+                _shares(base, 1),
+                _shares(view, 1),
                 line,
                 f"the loss is not divided by the accumulated micro-batches, {counts} on "
                 f"{base.world_size} and {view.world_size} ranks",
@@ -585,19 +586,18 @@ def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
             )
         )
     if any(value != 1 for weights in fewer for value in weights.values()):
-        found.append(
+        weightings.append(
             Weighting(
                 "accumulation_not_divided",
                 False,
                 "divided by the micro-batches that the step has",
-                fewer[0],
-                fewer[1],
+                *fewer,
                 line,
                 "the last micro-batches of an epoch are divided by the number of a whole step",
                 "divide by the number of micro-batches that the step has",
             )
         )
-    return found
+    return weightings
 
 
 def _shares(view: RunView, whole: float) -> Weights:
@@ -610,39 +610,39 @@ def _shares(view: RunView, whole: float) -> Weights:
 
 def _counts(pair: Pair) -> list[Weighting]:
     """Weight each pass by what its loss is a mean of."""
-    found = []
-    kinds: dict[str, tuple[Callable[[Any], float | None], Line | None]] = {}
+    weightings = []
+    kinds: dict[str, tuple[Count, Line | None]] = {}
     mean, views = followed(_loss_line(pair.view)), (pair.base, pair.view)
     counted = [count for backward in pair.view.first.backwards for count in backward.counts]
     if counted:
         kinds["terms of the loss"] = _terms, counted[-1].line or mean
     for what, key in (("the value", "scalars"), ("elements", "sizes")):
-        lines = (line for one in pair.view.first.backwards for line in getattr(one, key))
+        lines = (line for passed in pair.view.first.backwards for line in getattr(passed, key))
         for line in dict.fromkeys(lines):
             kinds[f"{what} of line {line.line}"] = partial(_of_line, key, line), mean
     kinds["samples"] = (lambda backward: float(backward.rows), mean)
     single = all(set(view.micro_steps(step)) == {1} for view in views for step in range(view.count))
     for name, (count, loss_line) in kinds.items():
-        weights = [_by_count(view, count) for view in views]
-        if weights[0] is None or weights[1] is None:
+        base_weights, weights = (_by_count(view, count) for view in views)
+        if base_weights is None or weights is None:
             continue
-        if all(abs(value - 1) < 1e-12 for one in weights for value in one.values()):  # type: ignore[union-attr]
+        if all(abs(value - 1) < 1e-12 for value in (*base_weights.values(), *weights.values())):
             continue
         low, high, uneven = _range(pair.view, count)
         rows = _only_rows(pair, count)
         last = rows and _only_last(pair.view, uneven)
         loader = samples.training_loaders(pair.view.first)
         created = pair.view.first.loaders[loader[0]].line if loader else None
-        shown = "tokens" if name == "terms of the loss" and not rows else name
+        shown = "tokens" if name == "terms of the loss" else name
         if rows:
             shown = "samples"
-        found.append(
+        weightings.append(
             Weighting(
                 "last_batch_smaller" if last else "loss_mean_of_rank_means",
                 bool(last),
                 f"weighted by {shown}",
-                weights[0],
-                weights[1],
+                base_weights,
+                weights,
                 created if last else loss_line,
                 f"the loss is a mean of each rank's mean; {shown} per rank {low:g} to {high:g}",
                 "drop_last=True, or weight the loss by samples"
@@ -651,53 +651,52 @@ def _counts(pair: Pair) -> list[Weighting]:
                 count if single else None,
             )
         )
-    return found
+    return weightings
 
 
-def _of_line(key: str, line: Line, backward: Any) -> float | None:
-    return getattr(backward, key).get(line)
+def _of_line(key: str, line: Line, backward: BackwardRecord) -> float | None:
+    numbers: dict[Line, float] = getattr(backward, key)
+    return numbers.get(line)
 
 
-def _terms(backward: Any) -> float | None:
+def _terms(backward: BackwardRecord) -> float | None:
     means = [count.count for count in backward.counts if count.reduction == "mean"]
     sums = [count.count for count in backward.counts if count.reduction == "sum"]
     return means[-1] if means else (sums[-1] if sums else None)
 
 
-def _by_count(view: RunView, count: Callable[[Any], float | None]) -> Weights | None:
-    found: Weights = {}
+def _by_count(view: RunView, count: Count) -> Weights | None:
+    weights: Weights = {}
     for step in range(view.count):
         passes = [
             (rank, number, count(backward))
-            for rank, listed in enumerate(view.backwards(step))
-            for number, backward in listed
+            for rank, of_rank in enumerate(view.backwards(step))
+            for number, backward in of_rank
         ]
-        if any(value is None for _, _, value in passes):
-            return None
         total = sum(value or 0.0 for _, _, value in passes)
-        if total <= 0:
+        if any(value is None for _, _, value in passes) or total <= 0:
             return None
         for rank, number, value in passes:
-            found[rank, number] = (value or 0.0) * len(passes) / total
-    return found
+            weights[rank, number] = (value or 0.0) * len(passes) / total
+    return weights
 
 
-def _range(view: RunView, count: Callable[[Any], float | None]) -> tuple[float, float, list[int]]:
+def _range(view: RunView, count: Count) -> tuple[float, float, list[int]]:
     """Return the smallest and largest count of a pass in the first uneven step; uneven steps."""
     uneven: list[int] = []
     low = high = 0.0
     for step in range(view.count):
-        listed = [
+        counts = [
             count(backward) or 0.0 for passes in view.backwards(step) for _, backward in passes
         ]
-        if listed and max(listed) > min(listed):
+        if counts and max(counts) > min(counts):
             if not uneven:
-                low, high = min(listed), max(listed)
+                low, high = min(counts), max(counts)
             uneven.append(step)
     return low, high, uneven
 
 
-def _only_rows(pair: Pair, count: Callable[[Any], float | None]) -> bool:
+def _only_rows(pair: Pair, count: Count) -> bool:
     """Return whether counts are proportional to samples."""
     ratios = {
         round((count(backward) or 0.0) / backward.rows, 9)
@@ -731,13 +730,9 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     different = other_rates(pair)
     if not different:
         return []
-    first = different[0]
-    place = view.place(first)
-    own = base.place(first)
-    assert place is not None
-    assert own is not None
-    mine, theirs = base.first.steps[own].lr, view.first.steps[place].lr
-    steps = [_scheduled(one) for one in (base, view)]
+    own, place = different[0]
+    base_rates, rates = base.first.steps[own].lr, view.first.steps[place].lr
+    steps = [_scheduled(run) for run in (base, view)]
     lines = view.first.schedulers
     line = by_world_size(lines[0]) if lines else None
     if line is None and view.first.steps[0].line is not None:
@@ -754,21 +749,21 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
     else:
         evidence = "the schedule's length depends on the number of ranks"
     at = view.step_of(place)
-    evidence += f": learning rate {theirs[0]:.4g} in place of {mine[0]:.4g} at step {at}"
+    evidence += f": learning rate {rates[0]:.4g} in place of {base_rates[0]:.4g} at step {at}"
     remedy = "count optimizer steps, the same on any number of ranks"
     by_samples = any(_equal_by_samples(written, whole) for whole in (True, False))
     follows = by_samples or _ends_with_training(written)
     if follows:
-        sizes_listed = f"{base.world_size} and {view.world_size} ranks"
-        evidence = f"schedules end with training on {sizes_listed}"
+        both = f"{base.world_size} and {view.world_size} ranks"
+        evidence = f"schedules end with training on {both}"
         if by_samples:
-            evidence = f"learning rates follow the samples seen, not the steps of {sizes_listed}"
+            evidence = f"learning rates follow the samples seen, not the steps of {both}"
         remedy = "they were compared with the same rates"
     return [
         Suspect(
             "schedule_steps_with_world_size",
             False,
-            f"with the learning rates of {base.world_size} rank{'s' * (base.world_size > 1)}",
+            f"with the learning rates of {ranks_counted(base.world_size)}",
             lambda: ([], [ch.ImposedRates(settings)]),
             line,
             evidence,
@@ -779,18 +774,18 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
 
 
 def other_rates(pair: Pair) -> list[tuple[int, int]]:
-    """Return the keys of steps with other learning rates than the same step of the base run."""
+    """Return the places, in both runs, of steps with other learning rates."""
     base, view = pair.base, pair.view
-    rates = {key: base.first.steps[place].lr for place, key in enumerate(base.keys)}
+    places = [(base.place(key), place) for place, key in enumerate(view.keys)]
     return [
-        key
-        for place, key in enumerate(view.keys)
-        if key in rates and not _same_rates(rates[key], view.first.steps[place].lr)
+        (own, place)
+        for own, place in places
+        if own is not None and not _same_rates(base.first.steps[own].lr, view.first.steps[place].lr)
     ]
 
 
-def _same_rates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return len(one) == len(other) and np.allclose(one, other, rtol=1e-9)
+def _same_rates(rates: Sequence[float], others: Sequence[float]) -> bool:
+    return len(rates) == len(others) and np.allclose(rates, others, rtol=1e-9)
 
 
 def _ends_with_training(pair: Pair) -> bool:
@@ -799,7 +794,7 @@ def _ends_with_training(pair: Pair) -> bool:
     So they do where a schedule is as long as an epoch, and warms up for a number of steps.
     """
     views = (pair.base, pair.view)
-    if len({sum(view.samples(0).values()) for view in views}) == 1:
+    if len({view.samples(0).total() for view in views}) == 1:
         return False  # epochs are as long on any number of ranks
     if not all(view.first.ended and view.first.steps and view.first.rates for view in views):
         return False
@@ -819,17 +814,17 @@ def _equal_by_samples(pair: Pair, whole: bool) -> bool:
     """
     seen = []
     for view in (pair.base, pair.view):
-        total, found = 0, {}
-        first = sum(view.samples(0).values())
-        rates = {one.at: one.lr for one in view.first.steps if one.optimizer == 0}
-        for step in range(view.count):
-            if step in rates:
-                found[total] = rates[step]
-            size = sum(view.samples(step).values())
+        total, by_total = 0, {}
+        first = view.samples(0).total()
+        rates = {step.at: step.lr for step in view.first.steps if step.optimizer == 0}
+        for number in range(view.count):
+            if number in rates:
+                by_total[total] = rates[number]
+            size = view.samples(number).total()
             if not whole and size != first:
                 break
             total += size
-        seen.append(found)
+        seen.append(by_total)
     common = sorted(seen[0].keys() & seen[1].keys())
     same = all(_same_rates(seen[0][at], seen[1][at]) for at in common)
     return same and len({seen[0][at] for at in common}) > 1
