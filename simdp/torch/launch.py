@@ -473,7 +473,6 @@ def _installed() -> Iterator[None]:
 
 
 def _variables(rank: int, cluster: Any) -> dict[str, str]:
-    """Return the environment variables that torchrun sets for a rank."""
     local, nodes = cluster.local_size, cluster.world_size // cluster.local_size
     variables = {
         "LOCAL_RANK": rank % local,

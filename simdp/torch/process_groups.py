@@ -15,7 +15,7 @@ of older versions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
@@ -451,7 +451,6 @@ class Virtual(dist.ProcessGroup):
         return work
 
     def _together(self, works: Sequence[Work], tensors: Sequence[Any]) -> Work:
-        """Return one work of several calls."""
         handles = [handle for work in works for handle in work.handles]
         return Work(self._member, handles, tensors)
 
@@ -545,8 +544,7 @@ class Virtual(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Do the same for several tensors."""
-        pairs = zip(outputs, inputs, strict=True)
-        works = [self.all_gather_single(output, input) for output, input in pairs]
+        works = list(map(self.all_gather_single, outputs, inputs))
         return self._together(works, list(outputs))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -625,30 +623,23 @@ class Virtual(dist.ProcessGroup):
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         """Send a tensor to a place of the group."""
-        (tensor,), rank = as_list(tensors), self._member
-        memory, target = Buffer(tensor, "send"), self._group.ranks[dst]
-        call = message("send", memory, f"dst={target}", tag)
-        clock, name = rank.issue(), self._group.name
-        post = rank.runtime.messages.send
-        handle = post(rank.rank, clock, call, memory.array, target, tag, name)
-        return self._begun(Work(rank, [handle], [tensor]))
+        return self._message("send", tensors, self._group.ranks[dst], tag)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
         """Receive a tensor from a place of the group."""
-        return self._receive(tensors, self._group.ranks[src], tag)
+        return self._message("recv", tensors, self._group.ranks[src], tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         """Receive a tensor from any rank."""
-        return self._receive(tensors, None, tag)
+        return self._message("recv", tensors, None, tag)
 
-    def _receive(self, tensors: Any, source: int | None, tag: int) -> Work:
+    def _message(self, name: str, tensors: Any, peer: int | None, tag: int) -> Work:
         (tensor,), rank = as_list(tensors), self._member
-        memory = Buffer(tensor, "recv")
-        call = message("recv", memory, f"src={source}", tag)
-        clock, name = rank.issue(), self._group.name
-        post = rank.runtime.messages.receive
-        handle = post(rank.rank, clock, call, memory.array, source, tag, name)
-        return self._begun(Work(rank, [handle], [tensor], self._group.place))
+        memory, messages, sends = Buffer(tensor, name), rank.runtime.messages, name == "send"
+        call = message(name, memory, f"{'dst' if sends else 'src'}={peer}", tag)
+        post: Callable[..., Handle] = messages.send if sends else messages.receive
+        handle = post(rank.rank, rank.issue(), call, memory.array, peer, tag, self._group.name)
+        return self._begun(Work(rank, [handle], [tensor], None if sends else self._group.place))
 
     def _start_coalescing(self, device: Any = None) -> None:
         self._batch = []

@@ -69,19 +69,28 @@ class ByMode(Change):
     """A change by a mode of each rank, which sees the calls of torch's functions."""
 
     def __init__(self) -> None:
-        self.modes: dict[Rank, Any] = {}
+        self.modes: dict[Rank, TorchFunctionMode] = {}
 
-    def mode(self, rank: Rank) -> TorchFunctionMode:
-        """Return a rank's mode."""
+    def call(self, rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function of torch."""
         raise NotImplementedError
 
     def begin(self, rank: Rank) -> None:
-        self.modes[rank] = self.mode(rank)
+        self.modes[rank] = _CallMode(partial(self.call, rank))
         self.modes[rank].__enter__()
 
     def end(self, rank: Rank) -> None:
         if rank in self.modes:
             self.modes.pop(rank).__exit__(None, None, None)
+
+
+class _CallMode(TorchFunctionMode):
+    def __init__(self, call: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.call(func, args, kwargs or {})
 
 
 class Placed(Change):
@@ -154,41 +163,39 @@ def _share(loss: Any, count: float) -> float:
 class ScalarTrace(ByMode):
     """Records the numbers that the script computes between two backward passes, by line."""
 
-    def mode(self, rank: Rank) -> TorchFunctionMode:
-        return _Scalars()
+    def __init__(self) -> None:
+        super().__init__()
+        self.scalars: dict[Rank, dict[Line, float]] = {}
+        self.sizes: dict[Rank, dict[Line, float]] = {}  # elements of larger results
+
+    def begin(self, rank: Rank) -> None:
+        self.scalars[rank], self.sizes[rank] = {}, {}
+        super().begin(rank)
 
     def patch(self, patches: Patches) -> None:
         patches.wrap(torch.autograd, "backward", self._backward, mine)
 
     def _backward(self, here: Observation, original: Any, *args: Any, **kwargs: Any) -> Any:
         if here.backward is not None:
-            mode = self.modes[here.rank]
-            here.backward.scalars, here.backward.sizes = mode.scalars, mode.sizes
-            mode.scalars, mode.sizes = {}, {}
+            here.backward.scalars, self.scalars[here.rank] = self.scalars[here.rank], {}
+            here.backward.sizes, self.sizes[here.rank] = self.sizes[here.rank], {}
         return original(*args, **kwargs)
 
-
-class _Scalars(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scalars: dict[Line, float] = {}
-        self.sizes: dict[Line, float] = {}  # elements of larger results
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def call(self, rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.ndim and not result.is_meta:
-            line = directly()
+            line = directly(3)
             if line is not None and result.numel():
-                self.sizes[line] = float(result.numel())
+                self.sizes[rank][line] = float(result.numel())
         elif isinstance(result, torch.Tensor) and not result.is_meta:
             line = running()
             if line is not None and not result.requires_grad:
                 with torch._C.DisableTorchFunction():
                     number = float(values(result)[0])
                 if number > 0 and torch.is_grad_enabled():
-                    self.scalars[line] = number
+                    self.scalars[rank][line] = number
                 elif number > 0:  # of a metric, more often than of the loss
-                    self.scalars.setdefault(line, number)
+                    self.scalars[rank].setdefault(line, number)
         return result
 
 
@@ -554,9 +561,9 @@ class Float64(NoAutocast, ByMode):
 
     longer = torch.float64
 
-    def mode(self, rank: Rank) -> TorchFunctionMode:
+    def begin(self, rank: Rank) -> None:
         torch.set_default_dtype(torch.float64)
-        return _Lifted()
+        super().begin(rank)
 
     def patch(self, patches: Patches) -> None:
         super().patch(patches)
@@ -566,6 +573,17 @@ class Float64(NoAutocast, ByMode):
     def _load(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():  # a file's tensors are made from its own numbers
             return _doubled(original(*args, **kwargs))
+
+    def call(self, rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
+        named = {key: lifted(value, torch.float64) for key, value in kwargs.items()}
+        args = tuple(lifted(value, torch.float64) for value in args)
+        name = getattr(func, "__name__", "")
+        if name in ("float", "half", "bfloat16") and args and isinstance(args[0], torch.Tensor):
+            return args[0].double()
+        result = func(*args, **named)
+        if isinstance(result, torch.Tensor) and result.dtype in LOWER and not result.requires_grad:
+            return result.double()
+        return result
 
 
 def _doubled(value: Any) -> Any:
@@ -577,16 +595,3 @@ def _doubled(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_doubled(inner) for inner in value)
     return value
-
-
-class _Lifted(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = {key: lifted(value, torch.float64) for key, value in (kwargs or {}).items()}
-        args = tuple(lifted(value, torch.float64) for value in args)
-        name = getattr(func, "__name__", "")
-        if name in ("float", "half", "bfloat16") and args and isinstance(args[0], torch.Tensor):
-            return args[0].double()
-        result = func(*args, **named)
-        if isinstance(result, torch.Tensor) and result.dtype in LOWER and not result.requires_grad:
-            return result.double()
-        return result

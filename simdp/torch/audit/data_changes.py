@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch as fetching
 
@@ -77,7 +76,6 @@ def _in_place(fetcher: Any, dataset: Any) -> Iterator[None]:
 
 
 def _whole(dataset: Any) -> Any:
-    """Return the data set behind subsets."""
     if isinstance(dataset, _Seeded):
         return _Seeded(_whole(dataset.inner), dataset.loader, dataset.drawn)
     return behind_subsets(dataset)
@@ -188,19 +186,10 @@ class GivenRows(ByMode):
         super().__init__()
         self.rows = dict(rows or {})
 
-    def mode(self, rank: Rank) -> TorchFunctionMode:
-        return _Rows(self.rows)
-
-
-class _Rows(TorchFunctionMode):
-    def __init__(self, rows: dict[tuple[int, int], tuple[Sequence[int], Sequence[int]]]) -> None:
-        super().__init__()
-        self.rows = rows
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.__getitem__ and directly() is not None:
+    def call(self, rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
+        if func is torch.Tensor.__getitem__ and directly(3) is not None:
             args = (args[0], self._index(args[1]))
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     def _index(self, index: Any) -> Any:
         here = mine()
@@ -333,21 +322,12 @@ class ScaledMetrics(Change):
 class WholeSlices(ByMode):
     """Gives every rank all rows where it takes every n-th one of a tensor without gradients."""
 
-    def mode(self, rank: Rank) -> TorchFunctionMode:
-        return _Slices(rank.runtime.cluster.world_size)
-
-
-class _Slices(TorchFunctionMode):
-    def __init__(self, world_size: int) -> None:
-        super().__init__()
-        self.world_size = world_size
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def call(self, rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
         if func is torch.Tensor.__getitem__ and not torch.is_grad_enabled():
             index = args[1]
-            if isinstance(index, slice) and index.step == self.world_size > 1:
+            if isinstance(index, slice) and _is_share(index.step):
                 args = (args[0], slice(None))
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 class WholeParts(Change):

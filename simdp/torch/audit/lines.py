@@ -162,7 +162,9 @@ def assigned(line: Line | None, numbers: bool = False) -> Line | None:
     loads = {n.id for n in _nodes(statement, ast.Name) if isinstance(n.ctx, ast.Load)}
     assignments = []
     first, last = _function(line)
-    for node in _nodes(_tree(line.file), ast.Assign, ast.AugAssign, ast.AnnAssign):
+    for node in ast.walk(_tree(line.file)):
+        if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = {name.id for target in targets for name in _nodes(target, ast.Name)}
         computes = _is_number if numbers else _computes
@@ -177,7 +179,8 @@ def divided(line: Line) -> Line:
     _, last = _function(line)
     divisions = [
         node.lineno
-        for node in _nodes(_tree(line.file), ast.BinOp, ast.AugAssign)
+        for node in ast.walk(_tree(line.file))
+        if isinstance(node, ast.BinOp | ast.AugAssign)
         if isinstance(node.op, ast.Div) and line.line < node.lineno <= last
     ]
     return Line(line.file, min(divisions, default=line.line))
@@ -255,7 +258,6 @@ def only_call(file: str, name: str) -> Line | None:
 
 
 def _assigns(line: Line, name: str) -> bool:
-    """Return whether the function of a line assigns a variable."""
     first, last = _function(line)
     return any(
         isinstance(node.ctx, ast.Store) and node.id == name and first <= node.lineno <= last
@@ -264,7 +266,6 @@ def _assigns(line: Line, name: str) -> bool:
 
 
 def _computes(value: ast.expr | None) -> bool:
-    """Return whether an expression calls or computes something."""
     return value is not None and any(_nodes(value, ast.Call, ast.BinOp))
 
 
@@ -284,7 +285,6 @@ def _tree(file: str) -> ast.Module:
 
 
 def _nodes(tree: ast.AST, *kinds: type[Node]) -> Iterator[Node]:
-    """Return the nodes of some kinds in a tree."""
     return (node for node in ast.walk(tree) if isinstance(node, kinds))
 
 

@@ -150,7 +150,6 @@ def content_of(dataset: Any) -> int | None:
 
 
 def _contents(value: Any) -> list[bytes]:
-    """Return the values in a sample."""
     if isinstance(value, torch.Tensor):
         return [] if value.is_meta else [values(value).tobytes()]
     if isinstance(value, np.ndarray):

@@ -19,7 +19,7 @@ from simdp.torch.audit import data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
 from simdp.torch.audit.investigation import Investigation, finding, named
 from simdp.torch.audit.lines import Line, last_of_block
-from simdp.torch.audit.records import RunRecord, ranks_counted
+from simdp.torch.audit.records import RunRecord, StepRecord, ranks_counted
 from simdp.torch.audit.runs import PREFIX, Run, exists
 from simdp.torch.audit.suspects import Suspect, experiment
 
@@ -213,13 +213,16 @@ class Resuming:
 
     def _suspects(self, view: RunView, other: RunView, done: int, folder: Path) -> list[Suspect]:
         moved = _moved(view, other, done)
+        sampler = [] if moved is None else self._sampler(view, other, moved, folder)
+        rates = _rates(view, other, self.skipped)
         states = view.record.extra.get("states", {})
-        return [
-            *([] if moved is None else self._sampler(view, other, moved, folder)),
-            *_rates(view, other, self.skipped),
-            *_generators(view, other, done, states),
-            *_optimizers(view, other, done, states),
-        ]
+        steps = (step for step in view.first.steps if not step.optimizer and step.at >= done)
+        step = next(steps, None)
+        if step is None or not other.first.steps or not states:
+            return [*sampler, *rates]
+        both = step, other.first.steps[0]
+        stored = _generators(view, other, both, states), _optimizers(view, other, both, states)
+        return [*sampler, *rates, *stored[0], *stored[1]]
 
     def _sampler(self, view: RunView, other: RunView, moved: int, folder: Path) -> list[Suspect]:
         tie = data_changes.tied(view, other)
@@ -332,19 +335,15 @@ def _missing(view: RunView, through: RunView, kind: str) -> tuple[Line | None, s
     return _load_line(view), "is not loaded" if saved else "is not in the checkpoint"
 
 
-def _after(view: RunView, done: int) -> int | None:
-    """Return the place of the first optimizer's first step after those that are done."""
-    steps = enumerate(view.first.steps)
-    return next((place for place, step in steps if not step.optimizer and step.at >= done), None)
+Both = tuple[StepRecord, StepRecord]
+"""The first optimizer's first step after those that are done, and that of the resumed run."""
+
+States = dict[tuple[int, int], Any]
+"""State of each rank's optimizers, and of its generators."""
 
 
-def _optimizers(
-    view: RunView, other: RunView, done: int, states: dict[tuple[int, int], Any]
-) -> list[Suspect]:
-    place = _after(view, done)
-    if place is None or not other.first.steps or not states:
-        return []
-    state, resumed = view.first.steps[place].state, other.first.steps[0].state
+def _optimizers(view: RunView, other: RunView, both: Both, states: States) -> list[Suspect]:
+    state, resumed = both[0].state, both[1].state
     same = state.keys() == resumed.keys() and all(
         np.array_equal(state[name], resumed[name], equal_nan=True) for name in state
     )
@@ -401,13 +400,8 @@ def _lr(settings: Sequence[dict[str, Any]]) -> list[float]:
     return [float(group["lr"]) for group in settings if "lr" in group]
 
 
-def _generators(
-    view: RunView, other: RunView, done: int, states: dict[tuple[int, int], Any]
-) -> list[Suspect]:
-    place = _after(view, done)
-    if place is None or not other.first.steps or not states:
-        return []
-    step, resumed = view.first.steps[place], other.first.steps[0]
+def _generators(view: RunView, other: RunView, both: Both, states: States) -> list[Suspect]:
+    step, resumed = both
     own = step.own_generators != resumed.own_generators
     if step.generators == resumed.generators and not own:
         return []

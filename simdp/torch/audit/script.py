@@ -422,7 +422,6 @@ def _schedule(inquiry: Investigation, findings: Sequence[Finding]) -> Check:
 
 
 def _unequal(inquiry: Investigation) -> dict[int, Unequal]:
-    """Return the first difference between the ranks of each run that has one."""
     by_size = {size: replicas(view) for size, view in inquiry.views.items()}
     return {size: unequal for size, unequal in by_size.items() if unequal is not None}
 

@@ -568,7 +568,7 @@ def _by_ranks(pair: Pair) -> tuple[Weighting, bool]:
 def _accumulated(pair: Pair, micro: Sequence[set[int]]) -> list[Weighting]:
     """Weight by the number of micro-batches: of the step, or only of those with fewer."""
     base, view, line = pair.base, pair.view, _loss_line(pair.view)
-    fewer = [_shares(run, max(run.micro_steps(0))) for run in (base, view)]
+    fewer = _shares(base, max(base.micro_steps(0))), _shares(view, max(view.micro_steps(0)))
     counts = " and ".join(str(max(sizes, default=0)) for sizes in micro)
     weightings = []
     if base.micro_steps(0) and max(base.micro_steps(0)) != max(view.micro_steps(0)):

@@ -227,7 +227,6 @@ def _is_fake(out: Any) -> bool:
 
 
 def _describe(value: Any, key: list[Any]) -> None:
-    """Add the relevant properties of an argument to a key."""
     if isinstance(value, torch.Tensor):
         key.append(value.shape)
         key.append(value.dtype)

@@ -116,28 +116,22 @@ OUTSIDE = ("torch::autograd::AccumulateGrad",)
 """Autograd nodes outside of layers' backward, and of a measured step."""
 
 
-class WholeSteps:
-    """Position in a measured step, on one rank.
+class Position:
+    """Position of a rank in a record.
 
-    ``called`` are classes of called modules that do not train; ``is_met`` is whether one that
-    trains was called.
+    ``called`` are classes of called modules that are not in the record; ``is_met`` is whether one
+    that is was called.
     """
 
-    def __init__(self, record: MeasuredRecord, here: VirtualMachine) -> None:
-        self.record, self.here = record, here
+    def __init__(self, here: VirtualMachine) -> None:
+        self.here = here
         self.called: list[str] = []
         self.is_met = False
-        self._model: tuple[str, int] | None = None
         self._depth = self._samples = 0
-        self._pass = ""
-        self._sum = self._taken = self._updating = 0.0
-        self._place = -1
-        self._whole: dict[tuple[str, int], float] = {}
 
     def call(self, called: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module; the outermost one that trains begins a forward."""
-        trains = not self._depth and torch._C._current_graph_task_id() < 0 and _trains(module)
-        if trains:
+        """Call a module; the outermost one may be that of the record."""
+        if not self._depth and not _in_backward():
             self._begin(module, args, kwargs)
         self._depth += 1
         try:
@@ -146,6 +140,43 @@ class WholeSteps:
             self._depth -= 1
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        raise NotImplementedError
+
+    def covers(self, func: Any, backward: bool) -> bool:
+        """Return whether an operator's time is part of a layer's."""
+        return False
+
+    def scaled(self, seconds: float, place: int, backward: bool) -> float:
+        """Return the time of an operator that is part of no layer's [s].
+
+        ``seconds`` is its roofline's; ``place`` its device, -1 without; ``backward``, whether
+        autograd runs it.
+        """
+        return seconds
+
+    def update(self, parameter: Any, count: int) -> float | None:
+        """Return the time of an optimizer's step for ``count`` elements [s]; None if unknown."""
+        return None
+
+    def updated(self, seconds: float) -> None:
+        """Count an optimizer step [s]."""
+
+
+class WholeSteps(Position):
+    """Position in a measured step: its modules are those that train."""
+
+    def __init__(self, record: MeasuredRecord, here: VirtualMachine) -> None:
+        super().__init__(here)
+        self.record = record
+        self._model: tuple[str, int] | None = None
+        self._pass = ""
+        self._sum = self._taken = self._updating = 0.0
+        self._place = -1
+        self._whole: dict[tuple[str, int], float] = {}
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not _trains(module):
+            return
         self._end()
         inner = getattr(module, "module", module)
         model = type(inner).__name__, sum(weight.numel() for weight in inner.parameters())
@@ -170,7 +201,6 @@ class WholeSteps:
         self._sum = self._taken = 0.0
 
     def _target(self, activity: str) -> float:
-        """Return the time of a pass at this batch size [s]."""
         spec, speed = self.record.spec, self.here.speed
         points = [(p.microbatch, p.step_time) for p in spec.of_device(speed.device.name)]
         if not points:
@@ -191,11 +221,7 @@ class WholeSteps:
             self.here.rank.charge(seconds, activity, activity)
 
     def scaled(self, seconds: float, place: int, backward: bool) -> float:
-        """Return the scaled time of an operator [s].
-
-        ``seconds`` is its roofline's; ``place`` its device, -1 without; ``backward``, whether
-        autograd runs it.
-        """
+        """Return the part of the measured time that an operator takes [s]."""
         node: Any = torch._C._current_autograd_node() if backward else None
         if backward and (node is None or node.name() in OUTSIDE):
             return seconds
@@ -223,13 +249,6 @@ class WholeSteps:
             return 0.0
         return self._target("forward") / ahead
 
-    def covers(self, func: Any, backward: bool) -> bool:
-        """Return False: all kernels take their parts."""
-        return False
-
-    def update(self, parameter: Any, count: int) -> None:
-        """Return None: an optimizer's step takes its memory traffic's time, as in scenarios."""
-
     def updated(self, seconds: float) -> None:
         """Count an optimizer step, which a measured step includes [s]."""
         self._end()
@@ -256,21 +275,16 @@ class Border(NamedTuple):
     layers: tuple[TimedLayer, ...]
 
 
-class Turns:
-    """Current layer on one rank.
-
-    ``called`` are classes of called modules without layers in the record; ``is_met`` is whether one
-    with its layers was called.
-    """
+class Turns(Position):
+    """Current layer of a record: its modules are those with layers there."""
 
     def __init__(self, record: LayerRecord, here: VirtualMachine) -> None:
-        self.record, self.here = record, here
-        self.called: list[str] = []
-        self.is_met = False
+        super().__init__(here)
+        self.record = record
         self._elements = 0
         self._is_recorded: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
         self._learned: dict[int, nn.Module] = {}
-        self._depth = self._samples = self._passes = 0
+        self._passes = 0
         self._covered = self._backward = False
         self._done: set[tuple[int, int, bool]] = set()
         self._tail: tuple[int, float] | None = None
@@ -278,16 +292,10 @@ class Turns:
     # What the script calls ------------------------------------------------------------------------
 
     def call(self, called: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module; the outermost one may match the record."""
-        if self._depth or _in_backward():
-            return called(module, *args, **kwargs)
-        self._begin(module, args, kwargs)
-        self._depth += 1
         try:
-            return called(module, *args, **kwargs)
+            return super().call(called, module, args, kwargs)
         finally:
-            self._depth -= 1
-            if not torch.is_grad_enabled():
+            if not (self._depth or _in_backward() or torch.is_grad_enabled()):
                 self._covered = False
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -445,7 +453,6 @@ class Turns:
     # What runs ------------------------------------------------------------------------------------
 
     def covers(self, func: Any, backward: bool) -> bool:
-        """Return whether an operator's time is part of the current layer's."""
         if backward:
             node: Any = torch._C._current_autograd_node()
             if node is None or node.name() in OUTSIDE:
@@ -457,18 +464,10 @@ class Turns:
         return backward or self._depth > 0 or torch.is_grad_enabled()
 
     def update(self, parameter: Any, count: int) -> float | None:
-        """Return the time of an optimizer's step for ``count`` elements [s]; None if unknown."""
         seconds = self.record.spec.update
         if seconds is None or id(parameter) not in self._learned:
             return None
         return seconds * count / self._elements
-
-    def scaled(self, seconds: float, place: int, backward: bool) -> float:
-        """Return the time of an operator outside of all layers: its roofline's time [s]."""
-        return seconds
-
-    def updated(self, seconds: float) -> None:
-        """Ignore an optimizer step, which is not part of a layer."""
 
 
 class Recorded(RankLocal):
@@ -476,7 +475,7 @@ class Recorded(RankLocal):
 
     def __init__(self, record: LayerRecord | MeasuredRecord) -> None:
         self.record = record
-        self.turns: list[Turns | WholeSteps] = []
+        self.turns: list[Position] = []
 
     def patch(self, patches: Patches) -> None:
         patches.wrap(nn.Module, "__call__", _call, machine)

@@ -228,7 +228,7 @@ def broadcast_coalesced(
         return [() for _ in places]
     root = place_of(tensors[0])
     others = [place for place in places if place != root]
-    for nbytes in _buffers(tensors, buffer_size) if others else ():
+    for nbytes in _buffers(tensors, buffer_size, fits=False) if others else ():
         if root < 0:
             machine.keep_busy(others, machine.copying(-1, others[0], nbytes))
         else:
@@ -242,13 +242,18 @@ def broadcast_coalesced(
     ]
 
 
-def _buffers(tensors: Sequence[Any], most: int) -> list[float]:
-    """Return the bytes of each buffer; one is full when it holds at least ``most``."""
+def _buffers(tensors: Sequence[Any], most: int, fits: bool) -> list[float]:
+    """Return the bytes of each buffer, which closes before a tensor that does not fit.
+
+    Without ``fits`` one is full when it holds at least ``most``.
+    """
     buffers = [0.0]
     for tensor in tensors:
-        if buffers[-1] >= most:
+        size = _nbytes([tensor])
+        full = buffers[-1] + size > most if fits else buffers[-1] >= most
+        if buffers[-1] and full:
             buffers.append(0.0)
-        buffers[-1] += _nbytes([tensor])
+        buffers[-1] += size
     return buffers
 
 
@@ -292,8 +297,7 @@ def _spread(
     if whole and set(places) != {root}:
         links, unit = machine.links, gcd(*sizes)
         parts = [size // unit for size in sizes]
-        seconds = (links.gather if back else links.scatter)(root, parts, whole)
-        machine.keep_busy([root, *places], seconds)
+        machine.keep_busy([root, *places], links.spread(root, parts, whole, back))
 
 
 def gather(
@@ -358,7 +362,7 @@ def reduce_add_coalesced(
     if len(inputs) == 1:
         return tuple(inputs[0])
     others = [tensors for number, tensors in enumerate(inputs) if number != first]
-    for nbytes in _closed_buffers(inputs[0], buffer_size):
+    for nbytes in _buffers(inputs[0], buffer_size, fits=True):
         machine.keep_busy(places, machine.links.collective("reduce", root, places, nbytes))
     sums = []
     with machine.silence():
@@ -368,17 +372,6 @@ def reduce_add_coalesced(
                 total.add_(_put(machine, more[number], root))
             sums.append(total)
         return tuple(_unflatten_dense_tensors(_flatten_dense_tensors(sums), sums))
-
-
-def _closed_buffers(tensors: Sequence[Any], most: int) -> list[float]:
-    """Return the bytes of each buffer; one closes before a tensor that does not fit."""
-    buffers = [0.0]
-    for tensor in tensors:
-        size = _nbytes([tensor])
-        if buffers[-1] and buffers[-1] + size > most:
-            buffers.append(0.0)
-        buffers[-1] += size
-    return buffers
 
 
 def parallel_apply(
@@ -415,5 +408,4 @@ def parallel_apply(
 
 
 def _first(args: Any) -> int:
-    """Return the device of the first tensor among arguments."""
     return next((place_of(tensor) for tensor in tensors_in(args)), 0)

@@ -137,7 +137,6 @@ class Block:
 
 
 def _size(nbytes: int) -> str:
-    """Format bytes like torch's message."""
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.2f} MiB"
 
 
@@ -160,44 +159,38 @@ class NodeLinks:
             ) from None
         self._count, self._collectives = count, collectives
         self._groups: dict[tuple[int, ...], GroupTimes] = {}
-        self._known: dict[tuple[str, tuple[int, ...], tuple[int, ...], float], float] = {}
+        self._seconds: dict[tuple[str, tuple[int, ...], tuple[int, ...], float], float] = {}
 
     def copy(self, source: int, target: int, nbytes: float) -> float:
         """Return the time to copy from one device to another [s]."""
-        pieces = tuple(int(place == target) for place in range(self._count))
-        return self._copies("scatter", source, pieces, nbytes)
+        pieces = [int(place == target) for place in range(self._count)]
+        return self.spread(source, pieces, nbytes)
 
-    def scatter(self, root: int, pieces: Sequence[int], nbytes: float) -> float:
+    def spread(self, root: int, pieces: Sequence[int], nbytes: float, back: bool = False) -> float:
         """Return the time in which a device sends all others their pieces of a buffer [s].
 
-        ``pieces`` are the equal parts of ``nbytes`` that each device gets, one by one.
+        ``pieces`` are the equal parts of ``nbytes`` that each device gets, one by one; with
+        ``back``, it receives them.
         """
-        return self._copies("scatter", root, tuple(pieces), nbytes)
-
-    def gather(self, root: int, pieces: Sequence[int], nbytes: float) -> float:
-        """Return the time in which a device receives all others' pieces, as `scatter` [s]."""
-        return self._copies("gather", root, tuple(pieces), nbytes)
+        key = ("gather" if back else "scatter", (root,), tuple(pieces), nbytes)
+        if key not in self._seconds:
+            plan = (copies_to if back else copies_from)(root, tuple(pieces))
+            together = np.zeros(self._count)
+            times = self._fabric().times(plan, nbytes, together) if plan.num_transfers else together
+            self._seconds[key] = float(times.max())
+        return self._seconds[key]
 
     def collective(self, name: str, root: int, places: Sequence[int], nbytes: float) -> float:
         """Return the time of a broadcast from, or a reduce to, a device, over some of them [s]."""
         members = (root, *[place for place in places if place != root])
         key = (name, members, (), nbytes)
-        if key not in self._known:
+        if key not in self._seconds:
             if members not in self._groups:
                 self._groups[members] = GroupTimes(self._node, self._collectives, members)
             group = self._groups[members]
             served = group.served(name, nbytes, 0)
-            self._known[key] = float(group.ends(served, nbytes, np.zeros(len(members))).max())
-        return self._known[key]
-
-    def _copies(self, name: str, root: int, pieces: tuple[int, ...], nbytes: float) -> float:
-        key = (name, (root,), pieces, nbytes)
-        if key not in self._known:
-            plan = (copies_from if name == "scatter" else copies_to)(root, pieces)
-            together = np.zeros(self._count)
-            times = self._fabric().times(plan, nbytes, together) if plan.num_transfers else together
-            self._known[key] = float(times.max())
-        return self._known[key]
+            self._seconds[key] = float(group.ends(served, nbytes, np.zeros(len(members))).max())
+        return self._seconds[key]
 
     def _fabric(self) -> VectorFabric:
         everyone = tuple(range(self._count))

@@ -60,7 +60,6 @@ def strategy_of_units(module: nn.Module) -> dict[str, Any]:
 
 
 def _units(module: nn.Module) -> dict[str, FSDPModule]:
-    """Return the parts of a module, or itself, that were given to ``fully_shard``, by name."""
     parts = module.named_modules()
     return {name: part for name, part in parts if isinstance(part, FSDPModule)}
 
@@ -133,7 +132,6 @@ def _freed(groups: dict[str, Any]) -> dict[str, Any]:
 
 
 def _precision(states: dict[str, Any], groups: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of ``MixedPrecisionPolicy``."""
     policy = states[""]._mp_policy
     keys = ("param_dtype", "reduce_dtype")
     for name, state in states.items():
