@@ -132,17 +132,17 @@ class Cluster(Spec):
 
     @field_validator("device", mode="wrap")
     @classmethod
-    def _one_device_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+    def _one_device_or_a_list(cls, value: object, handler: object, info: ValidationInfo) -> Any:
         return one_or_list(AnyDevice, value, info)
 
     @field_validator("topology", mode="wrap")
     @classmethod
-    def _one_topology_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+    def _one_topology_or_a_list(cls, value: object, handler: object, info: ValidationInfo) -> Any:
         return one_or_list(AnyTopology, value, info)
 
     @field_validator("link", mode="wrap")
     @classmethod
-    def _one_link_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+    def _one_link_or_a_list(cls, value: object, handler: object, info: ValidationInfo) -> Any:
         return one_or_list(AnyLink, value, info, optional=True)
 
     _bond: int = PrivateAttr(default=1)
@@ -391,7 +391,7 @@ class Cluster(Spec):
         """Factors of the permanently degraded links, if any."""
         return factors(self.numbering, self.stragglers)
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Copy without the cached numbering, which an update may invalidate."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("numbering", None)

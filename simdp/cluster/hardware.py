@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from math import ceil
@@ -263,14 +263,14 @@ class Device(Spec):
 
     @field_validator("efficiency", mode="wrap")
     @classmethod
-    def _one_or_by_dtype(cls, value: Any, handler: Any) -> Any:
+    def _one_or_by_dtype(cls, value: object, handler: object) -> Any:
         """Choose the form by the value, so that an error refers to the written form."""
         by_dtype = isinstance(value, dict)
         return form_of(dict[str, Fraction] if by_dtype else Fraction).validate_python(value)
 
     @field_validator("flash_efficiency", mode="wrap")
     @classmethod
-    def _one_or_by_pass(cls, value: Any, handler: Any) -> Any:
+    def _one_or_by_pass(cls, value: object, handler: object) -> Any:
         by_pass = isinstance(value, dict | FlashEfficiency)
         return form_of(FlashEfficiency if by_pass else Fraction | None).validate_python(value)
 
@@ -515,7 +515,7 @@ class Overheads(Spec):
 
     @field_validator("compute_slowdown", mode="wrap")
     @classmethod
-    def _one_or_by_contention(cls, value: Any, handler: Any) -> Any:
+    def _one_or_by_contention(cls, value: object, handler: object) -> Any:
         by_contention = isinstance(value, dict | Contention)
         return form_of(Contention if by_contention else Slowdown).validate_python(value)
 
@@ -576,7 +576,7 @@ def describe_link(name: str) -> str:
 # One or list --------------------------------------------------------------------------------------
 
 
-def one_or_list(member: Any, value: Any, info: ValidationInfo, optional: bool = False) -> Any:
+def one_or_list(member: object, value: object, info: ValidationInfo, optional: bool = False) -> Any:
     """Validate one value or a list by the written form, so that an error refers to that form.
 
     ``member`` is the type of one value; ``optional`` allows None.
@@ -670,7 +670,7 @@ class Machine(Spec):
 
     @field_validator("cluster")
     @classmethod
-    def _stands_alone(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _stands_alone(cls, value: dict[str, object]) -> dict[str, Any]:
         if "machine" in value:
             raise problem("a machine cannot include another one; write out its keys.")
         return value
@@ -708,13 +708,13 @@ def read_machine(name: str, base: Path) -> Machine:
         raise ScenarioError([f"{path}: {p.line}" for p in problems(error, raw)]) from None
 
 
-def _known(name: Any) -> Any:
+def _known(name: object) -> Any:
     if isinstance(name, str) and not is_file(name) and not is_known(name):
         raise problem(unknown_name("machine", name, MACHINES.names()))
     return name
 
 
-def _names(schema: dict[str, Any]) -> None:
+def _names(schema: dict[str, object]) -> None:
     """Add the names and descriptions for editors."""
     names = [{"const": name, "description": describe_machine(name)} for name in MACHINES.names()]
     names += [{"const": old, "description": f"Now {new}."} for old, new in OLD_NAMES.items()]
@@ -739,7 +739,7 @@ def hardware(name: str) -> str:
     return f"{per_node} x {_title(device, 'name')} per node{between}"
 
 
-def _title(part: Any, key: str) -> Any:
+def _title(part: str | Mapping[str, object], key: str) -> object:
     """Return the title of a part: its catalogue name, or one of its figures."""
     return part if isinstance(part, str) else part.get(key, "device")
 

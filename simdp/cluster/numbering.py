@@ -49,7 +49,7 @@ class InterNode(Spec):
 
     @field_validator("link", mode="wrap")
     @classmethod
-    def _one_or_a_list(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+    def _one_or_a_list(cls, value: object, handler: object, info: ValidationInfo) -> Any:
         return one_or_list(AnyLink, value, info)
 
     def links(self, num_nodes: int) -> list[Link]:

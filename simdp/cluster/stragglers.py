@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import log1p, sqrt
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import (
@@ -412,7 +412,7 @@ _time = Quantity("time", exclusive=True)
 Steps = Annotated[Int, Field(ge=1)]
 
 
-def _every(value: Any) -> int | float:
+def _every(value: object) -> int | float:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise problem(f"{value} is out of range; write a time or a number of steps >= 1.")

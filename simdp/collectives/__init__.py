@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from simdp.collectives.base import (
     Algorithm,
@@ -285,7 +285,7 @@ class Collectives(Spec):
         return self.model_copy(update=settled)
 
 
-def named(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> list[str]:
+def named(collectives: Mapping[str, object], swept: Collection[str] = ()) -> list[str]:
     """Return the collectives with an explicit algorithm, written in the section or swept.
 
     ``swept`` are the dotted keys of the scenario's sweep.
@@ -295,7 +295,7 @@ def named(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> list[s
     return [name for name in FAMILIES if name in collectives or name in of_sweep]
 
 
-def has_cost(collectives: Mapping[str, Any], swept: Collection[str] = ()) -> bool:
+def has_cost(collectives: Mapping[str, object], swept: Collection[str] = ()) -> bool:
     """Return whether a cost for all collectives is written or swept; arguments as for `named`."""
     keys = [key.split(".") for key in swept]
     return "cost" in collectives or any(

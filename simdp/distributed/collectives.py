@@ -91,7 +91,7 @@ class Work:
 class Future:
     """Result of a call, like torch.futures.Future; ``find`` returns a complete call's value."""
 
-    def __init__(self, work: Work, find: Callable[[], Any]) -> None:
+    def __init__(self, work: Work, find: Callable[[], object]) -> None:
         self._work, self._find = work, find
         self._found: list[Any] = []
 
@@ -118,7 +118,7 @@ class Future:
             self._found.append(self._find())
         return self._found[0]
 
-    def then(self, callback: Callable[[Future], Any]) -> Future:
+    def then(self, callback: Callable[[Future], object]) -> Future:
         """Return a future of ``callback(self)``.
 
         It runs once: now if the call is complete, or else when the rank first waits for that future
@@ -468,7 +468,7 @@ def posted_receive(
     return at, runtime.messages.receive(rank, clock, signature, tensor, src, tag, name)
 
 
-def _other(at: Member, rank: Any, group_rank: Any, call: str, name: str) -> int:
+def _other(at: Member, rank: object, group_rank: object, call: str, name: str) -> int:
     peer = at.root(rank, group_rank, call, name)
     if peer.mine:
         raise ProgramError(f"{call}: {peer.shown} is this rank itself; give another one.")
@@ -648,7 +648,7 @@ def barrier(
     group: AnyGroup = None,
     async_op: bool = False,
     device_ids: Sequence[int] | None = None,
-    timeout: Any = None,
+    timeout: object = None,
 ) -> Work | None:
     """Wait until all ranks have arrived; ``device_ids`` and ``timeout`` have no effect."""
     call = "barrier"
@@ -662,7 +662,7 @@ def barrier(
 
 
 def monitored_barrier(
-    group: AnyGroup = None, timeout: Any = None, wait_all_ranks: bool = False
+    group: AnyGroup = None, timeout: object = None, wait_all_ranks: bool = False
 ) -> None:
     """Wait until all ranks have arrived; the group's first rank names late ranks.
 

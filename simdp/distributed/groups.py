@@ -93,7 +93,7 @@ class Member(NamedTuple):
     process: Process
     group: ProgramGroup
 
-    def place(self, rank: Any, call: str, name: str) -> int:
+    def place(self, rank: object, call: str, name: str) -> int:
         """Return the place in the group of the rank given as argument ``name``.
 
         Raises
@@ -112,7 +112,7 @@ class Member(NamedTuple):
         return place
 
     def root(
-        self, rank: Any, group_rank: Any, call: str, name: str, default: int | None = None
+        self, rank: object, group_rank: object, call: str, name: str, default: int | None = None
     ) -> Root:
         """Return the root given as argument ``name``, or by its place as ``group_name``.
 
@@ -133,7 +133,7 @@ class Member(NamedTuple):
         return Root(place, root_rank, root_rank == self.process.rank, f"{name}={root_rank}")
 
 
-def _place(group: ProgramGroup, number: Any, call: str, name: str) -> int:
+def _place(group: ProgramGroup, number: object, call: str, name: str) -> int:
     place = whole_number(number)
     if place is None or not 0 <= place < len(group.ranks):
         raise ProgramError(
@@ -286,7 +286,7 @@ METHODS = "env://", "tcp://", "file://"
 """Rendezvous methods of torch, without effect."""
 
 
-def seconds_of(timeout: Any, call: str) -> float | None:
+def seconds_of(timeout: object, call: str) -> float | None:
     """Return a timeout in seconds; None for none.
 
     Raises
@@ -296,10 +296,8 @@ def seconds_of(timeout: Any, call: str) -> float | None:
     """
     if timeout is None:
         return None
-    try:
-        seconds = float(timeout.total_seconds())
-    except AttributeError:
-        seconds = 0.0
+    total_seconds = getattr(timeout, "total_seconds", None)
+    seconds = 0.0 if total_seconds is None else float(total_seconds())
     if seconds <= 0:
         raise ProgramError(
             f"{call}: timeout is {timeout!r}; give a timedelta above 0, as timedelta(minutes=10)."
@@ -310,13 +308,13 @@ def seconds_of(timeout: Any, call: str) -> float | None:
 def init_process_group(
     backend: str | None = None,
     init_method: str | None = None,
-    timeout: Any = None,
+    timeout: object = None,
     world_size: int = -1,
     rank: int = -1,
-    store: Any = None,
+    store: object = None,
     group_name: str = "",
-    pg_options: Any = None,
-    device_id: Any = None,
+    pg_options: object = None,
+    device_id: object = None,
 ) -> None:
     """Make the default group of all ranks; every rank waits for all others.
 
@@ -364,7 +362,7 @@ def init_process_group(
     asking.destroyed.pop("default", None)
 
 
-def _meeting(call: str, init_method: Any, store: Any, world_size: int, rank: int) -> None:
+def _meeting(call: str, init_method: object, store: object, world_size: int, rank: int) -> None:
     """Refuse a rendezvous that torch would refuse."""
     if init_method is not None and not str(init_method).startswith(METHODS):
         raise ProgramError(
@@ -379,7 +377,7 @@ def _meeting(call: str, init_method: Any, store: Any, world_size: int, rank: int
         raise ProgramError(f"{call}: {name} needs world_size and rank as well; give both.")
 
 
-def _device(asking: Process, device_id: Any, call: str) -> None:
+def _device(asking: Process, device_id: object, call: str) -> None:
     number, local_size = whole_number(device_id), asking.runtime.cluster.local_size
     if number is not None and not 0 <= number < local_size:
         raise ProgramError(
@@ -390,12 +388,12 @@ def _device(asking: Process, device_id: Any, call: str) -> None:
 
 def new_group(
     ranks: Sequence[int] | None = None,
-    timeout: Any = None,
+    timeout: object = None,
     backend: str | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
     use_local_synchronization: bool = False,
     group_desc: str | None = None,
-    device_id: Any = None,
+    device_id: object = None,
 ) -> AnyGroup:
     """Make a group; every rank must call this, members or not, and in the same order.
 
@@ -437,9 +435,9 @@ def new_group(
 def new_subgroups(
     group_size: int | None = None,
     group: AnyGroup = None,
-    timeout: Any = None,
+    timeout: object = None,
     backend: str | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> tuple[AnyGroup | None, list[AnyGroup]]:
     """Split a group into groups of neighbours of one size.
@@ -479,9 +477,9 @@ def new_subgroups(
 
 def new_subgroups_by_enumeration(
     ranks_per_subgroup_list: Sequence[Sequence[int]],
-    timeout: Any = None,
+    timeout: object = None,
     backend: str | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> tuple[AnyGroup | None, list[AnyGroup]]:
     """Make disjoint groups with the given members; see `new_subgroups`.
@@ -499,7 +497,7 @@ def new_subgroups_by_enumeration(
 def _subgroups(
     asking: Process,
     lists: Sequence[Sequence[int]],
-    timeout: Any,
+    timeout: object,
     backend: str | None,
     desc: str | None,
     call: str,
@@ -519,7 +517,7 @@ def _subgroups(
     return (mine[0] if mine else None), made
 
 
-def _members(asking: Process, ranks: Any, call: str) -> tuple[int, ...]:
+def _members(asking: Process, ranks: object, call: str) -> tuple[int, ...]:
     n = asking.runtime.cluster.world_size
     if ranks is not None and not isinstance(ranks, Iterable):
         raise ProgramError(f"{call}: ranks is {ranks!r}; give a list of ranks, as [{ranks!r}].")
@@ -600,7 +598,7 @@ class DeviceMesh:
     def __init__(
         self,
         device_type: str,
-        mesh: Any,
+        mesh: object,
         *,
         mesh_dim_names: Sequence[str] | None = None,
         backend_override: Sequence[str | None] | None = None,
@@ -737,7 +735,7 @@ def init_device_mesh(
     mesh_shape: Sequence[int],
     *,
     mesh_dim_names: Sequence[str] | None = None,
-    backend_override: Mapping[int | str, Any] | None = None,
+    backend_override: Mapping[int | str, str | tuple[str | None, object] | None] | None = None,
 ) -> DeviceMesh:
     """Arrange the first ranks in a grid, the last dimension running fastest.
 

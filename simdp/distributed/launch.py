@@ -18,7 +18,7 @@ from math import inf, nan
 from numbers import Real
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import Any, NamedTuple, NoReturn, cast, get_args
+from typing import Any, NamedTuple, NoReturn, TextIO, cast, get_args
 
 import numpy as np
 from pydantic import ValidationError
@@ -169,7 +169,7 @@ def find(
     return Where(str(raw.get("name", path.stem)), resized, usual_times(*of))
 
 
-def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
+def _cluster(where: str, raw: dict[str, object], base: Path) -> Cluster:
     try:
         cluster = Cluster.model_validate(raw, context={"base": base})
     except ValidationError as error:
@@ -184,7 +184,7 @@ def _cluster(where: str, raw: dict[str, Any], base: Path) -> Cluster:
     return cluster
 
 
-def _collectives(path: Path, raw: dict[str, Any]) -> Collectives:
+def _collectives(path: Path, raw: dict[str, object]) -> Collectives:
     written = raw.get("collectives", {})
     try:
         return Collectives.model_validate(written).settled(path.parent)
@@ -237,7 +237,7 @@ class Left(BaseException):
 class _Open:
     """A stream that cannot be closed."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -519,10 +519,10 @@ def _on_one_lane(trace: Trace) -> Trace:
 
 
 def launch(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     world_size: int | None = None,
     cluster: Cluster | Path | str = DEFAULT,
-    args: Sequence[Any] = (),
+    args: Sequence[object] = (),
     seed: int = 0,
 ) -> ProgramResult:
     """Run ``function(rank, *args)`` on every rank, like torch.multiprocessing.spawn.

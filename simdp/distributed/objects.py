@@ -19,7 +19,7 @@ from simdp.engine.programs.records import CallArguments, CallSignature, named
 from simdp.errors import ProgramError
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: AnyGroup = None) -> None:
+def all_gather_object(object_list: list[object], obj: object, group: AnyGroup = None) -> None:
     """Collect an object of every rank in a list on every rank.
 
     ``object_list`` has one entry per rank; ``obj`` can be pickled.
@@ -40,8 +40,8 @@ def all_gather_object(object_list: list[Any], obj: Any, group: AnyGroup = None) 
 
 
 def gather_object(
-    obj: Any,
-    object_gather_list: list[Any] | None = None,
+    obj: object,
+    object_gather_list: list[object] | None = None,
     dst: int | None = None,
     group: AnyGroup = None,
     group_dst: int | None = None,
@@ -71,8 +71,8 @@ def gather_object(
 
 
 def scatter_object_list(
-    scatter_object_output_list: list[Any],
-    scatter_object_input_list: list[Any] | None = None,
+    scatter_object_output_list: list[object],
+    scatter_object_input_list: list[object] | None = None,
     src: int | None = None,
     group: AnyGroup = None,
     group_src: int | None = None,
@@ -108,10 +108,10 @@ def scatter_object_list(
 
 
 def broadcast_object_list(
-    object_list: list[Any],
+    object_list: list[object],
     src: int | None = None,
     group: AnyGroup = None,
-    device: Any = None,
+    device: object = None,
     group_src: int | None = None,
 ) -> None:
     """Copy the objects of rank ``src``, by default 0, to all others' lists of the same length.
@@ -137,10 +137,10 @@ def broadcast_object_list(
 
 
 def send_object_list(
-    object_list: list[Any],
+    object_list: list[object],
     dst: int | None = None,
     group: AnyGroup = None,
-    device: Any = None,
+    device: object = None,
     group_dst: int | None = None,
     use_batch: bool = False,
 ) -> None:
@@ -160,10 +160,10 @@ def send_object_list(
 
 
 def recv_object_list(
-    object_list: list[Any],
+    object_list: list[object],
     src: int | None = None,
     group: AnyGroup = None,
-    device: Any = None,
+    device: object = None,
     group_src: int | None = None,
     use_batch: bool = False,
 ) -> int:
@@ -207,7 +207,9 @@ def _broadcast(at: Member, call: str, tensor: Array, root: Root) -> None:
     _issue(at, call, "broadcast", [tensor] * root.mine, [tensor] * (not root.mine), root)
 
 
-def _shared(at: Member, call: str, obj: Any, root: Root | None = None) -> tuple[Array, list[Array]]:
+def _shared(
+    at: Member, call: str, obj: object, root: Root | None = None
+) -> tuple[Array, list[Array]]:
     """Return an object as bytes, padded to the longest of all ranks, and the size of each."""
     data = _pickled(obj)
     sizes = list(np.zeros((len(at.group.ranks), 1), np.int64))
@@ -215,7 +217,7 @@ def _shared(at: Member, call: str, obj: Any, root: Root | None = None) -> tuple[
     return _padded(data, int(max(sizes)[0])), sizes
 
 
-def _pickled(obj: Any) -> Array:
+def _pickled(obj: object) -> Array:
     return np.frombuffer(pickle.dumps(obj), np.uint8)
 
 
@@ -228,7 +230,7 @@ def _objects(rows: Sequence[Array] | Array, sizes: Sequence[Array]) -> list[Any]
     return [pickle.loads(row[: int(size[0])].tobytes()) for row, size in pairs]
 
 
-def _joined(objects: list[Any], call: str, mine: bool) -> tuple[Array, Array]:
+def _joined(objects: list[object], call: str, mine: bool) -> tuple[Array, Array]:
     """Return sizes and bytes of all objects of a list, if the caller sends them."""
     _some(objects, call, "object_list")
     if not mine:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from operator import index
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ def whole(tensor: object, call: str, name: str, read_only: bool = False) -> None
         raise ProgramError(f"{call}: {name} is read-only; give a copy, {name}.copy().")
 
 
-def like(tensor: Array, dtype: np.dtype[Any], size: int, call: str, name: str) -> None:
+def like(tensor: Array, dtype: np.dtype[np.generic], size: int, call: str, name: str) -> None:
     """Check a tensor's dtype and its number of elements.
 
     Raises

@@ -710,7 +710,7 @@ class LowRank:
         each_rank(work, self.world_size, matrices[0].size)
 
 
-def _randn(generator: TorchGenerator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _randn(generator: TorchGenerator, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
     """``torch.randn(shape, dtype=dtype)``; 16-bit dtypes are drawn in float32.
 
     torch draws in groups of `GROUP`; if the last group is incomplete, it redraws the last `GROUP`

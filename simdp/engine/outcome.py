@@ -591,7 +591,7 @@ def _sent(scenario: Scenario, run: Run) -> Iterator[tuple[tuple[str, float], Col
             yield key, CollectiveTraffic(algorithm, protocol, group, dtype)
 
 
-def _dtype(scenario: Scenario, run: Run, op: Any) -> str:
+def _dtype(scenario: Scenario, run: Run, op: object) -> str:
     """Dtype of an operation's data; empty for codes and indices."""
     precision, dtype = scenario.workload.precision, scenario.workload.dtype
     bucket = getattr(op, "bucket", None)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def _first_arrivals(empty: Bools, dst: Ints, chunk: Ints) -> Bools:
     return first
 
 
-def run(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> None:
+def run(plan: Plan, buffers: Sequence[Array], op: np.ufunc = np.add) -> None:
     """Execute a collective on real buffers, in place.
 
     Parameters
@@ -116,7 +116,7 @@ def run(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> None:
             _play(steps, views + [switch[: stop - start] for switch in switches], op)
 
 
-def _play(steps: list[_Step], views: list[Array], op: Any) -> None:
+def _play(steps: list[_Step], views: list[Array], op: np.ufunc) -> None:
     for step in steps:
         sent = {src: views[src].copy() for src in step.src} if step.crossing else None
         for src, dst, reduce in zip(step.src, step.dst, step.reduce, strict=True):
@@ -128,7 +128,7 @@ def _play(steps: list[_Step], views: list[Array], op: Any) -> None:
                 mine[:] = incoming
 
 
-def _run_with_scratch(plan: Plan, buffers: Sequence[Array], op: Any) -> None:
+def _run_with_scratch(plan: Plan, buffers: Sequence[Array], op: np.ufunc) -> None:
     """Move whole chunks, with scratch space on each rank."""
     n, chunks, size = plan.world_size, plan.num_chunks, buffers[0].size
     exchange = plan.collective == "all_to_all"
@@ -171,7 +171,7 @@ class FlatBuffers:
         self,
         shapes: dict[str, tuple[int, ...]],
         world_size: int,
-        dtype: np.dtype[Any],
+        dtype: np.dtype[np.generic],
         multiple: int = 1,
     ) -> None:
         sizes = [prod(shape) for shape in shapes.values()]

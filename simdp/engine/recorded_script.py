@@ -13,6 +13,7 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.cluster.stragglers import DegradedLink
 from simdp.collectives import Wiring
+from simdp.collectives.costs import Cost
 from simdp.engine.clocks.streams import Streams
 from simdp.engine.compute.profile_times import Times
 from simdp.engine.interpreters.costs import Costs
@@ -280,9 +281,8 @@ class _Charged:
         return self._beside[key]
 
 
-def _alone(cost: Any, collective: str, wiring: Wiring, nbytes: float) -> float:
-    seconds: float = cost.seconds(collective, nbytes, wiring)
-    return seconds
+def _alone(cost: Cost, collective: str, wiring: Wiring, nbytes: float) -> float:
+    return cost.seconds(collective, nbytes, wiring)
 
 
 def _longer(

@@ -80,7 +80,7 @@ def together(
     return results
 
 
-def alone(script: Generator[Any, Any, T]) -> T:
+def alone(script: Generator[Array | None, Array, T]) -> T:
     """Run a rank's script that exchanges nothing and does not pause."""
     try:
         next(script)

@@ -232,14 +232,14 @@ class _Bytes(float):
     def __neg__(self) -> _Bytes:
         return _Bytes.of(-float(self), self.sizes, self.is_piece)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: float) -> Any:
         if isinstance(other, _Bytes):
             return _Bytes.of(float(self) + float(other), self.sizes + other.sizes, self.is_piece)
         return self if other == 0 else float(self) + other
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: float) -> Any:
         return self if isinstance(other, float) and other == 0 else float(self) - other
 
 

@@ -276,7 +276,7 @@ def _record(written: Sequence[Any]) -> StepRecord:
     return record if record.squares is None else record._replace(squares=Squares(*record.squares))
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     return "not given" if value is None else repr(value)
 
 
@@ -285,7 +285,7 @@ def _form(array: Array) -> str:
     return f"{array.dtype} of shape {array.shape}"
 
 
-def _flat(raw: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def _flat(raw: Mapping[str, object], above: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in raw.items():
         place = f"{above}{key}"

@@ -133,7 +133,7 @@ class Facts:
         count = world_size if participants is None else participants.num_counted
         self.quorum = Quorum(count - num_late, participants)
 
-    def once(self, key: Any, make: Callable[[], T]) -> T:
+    def once(self, key: object, make: Callable[[], T]) -> T:
         """Call ``make`` on the first use of a key, and cache the result."""
         if key not in self._made:
             self._made[key] = make()
@@ -246,19 +246,19 @@ class StepContext:
         self._facts, self._number, self._batches = facts, number, batches
         self.asked: dict[tuple[Any, ...], Any] = {}
 
-    def ask(self, question: str, *about: Any) -> Any:
+    def ask(self, question: str, *about: object) -> Any:
         """Answer a query, named as its method below, and record the answer."""
         key = (question, *about)
         if key not in self.asked:
             self.asked[key] = self.answer(key)
         return self.asked[key]
 
-    def answer(self, key: tuple[Any, ...]) -> Any:
+    def answer(self, key: tuple[object, ...]) -> Any:
         """Answer a query without recording it."""
         question, *about = key
         return getattr(self, f"_{question}")(*about)
 
-    def answers(self, queries: dict[tuple[Any, ...], Any]) -> bool:
+    def answers(self, queries: dict[tuple[object, ...], object]) -> bool:
         """Whether this step's answers equal the recorded ones of another."""
         return all(self.answer(key) == known for key, known in queries.items())
 

@@ -290,7 +290,7 @@ class Strategy(Spec):
         return num_steps
 
 
-def of_weights(workload: Workload, without: dict[str, Any]) -> Departure:
+def of_weights(workload: Workload, without: dict[str, object]) -> Departure:
     """Return the departure of losses that are not weighted by the samples of each rank."""
     key = "strategy.weight_by_shard"
     if workload.loss.adds:

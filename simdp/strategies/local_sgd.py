@@ -165,7 +165,7 @@ class LocalSGD(Strategy):
 
     @model_validator(mode="before")
     @classmethod
-    def _repeats_after(cls, data: Any) -> Any:
+    def _repeats_after(cls, data: object) -> Any:
         """Set ``local_steps`` to the steps after which the averages of several periods repeat."""
         if not isinstance(data, dict) or not isinstance(data.get("period_group_size_dict"), dict):
             return data

@@ -156,7 +156,7 @@ class DeepSpeed(NamedTuple):
     by_shard: bool
 
     @classmethod
-    def of(cls, options: Any) -> DeepSpeed:
+    def of(cls, options: Zero1 | Zero2) -> DeepSpeed:
         """Read a strategy's options, with DeepSpeed's defaults."""
         size, whole = options.reduce_bucket_size, options.allgather_bucket_size
         rules = IpgRules(

@@ -139,7 +139,7 @@ def flow_growth(bandwidth: float) -> float:
     return sqrt(max(bandwidth / SLOW_CARDS, 1.0))
 
 
-def _number(value: Any) -> float:
+def _number(value: str | float) -> float:
     return parse(value, "bandwidth") if isinstance(value, str) else float(value)
 
 
@@ -350,7 +350,7 @@ class ProtocolChoice(NamedTuple):
     seconds: float  # its time [s]
 
 
-def _one_for_all(value: Any) -> Any:
+def _one_for_all(value: object) -> Any:
     """Use a value without protocols, such as ``0.4 ms``, for every protocol."""
     plain = isinstance(value, str | int | float) and not isinstance(value, bool)
     return dict.fromkeys(PROTOCOLS, value) if plain else value

@@ -58,6 +58,13 @@ class Until(float):
         return self.instant
 
 
+Arrived = Callable[..., object]
+"""Called with its arguments and the instant at which the last byte arrives [s]."""
+
+ArrivalCall = tuple[Arrived, tuple[object, ...]]
+"""A function to call, and its arguments besides the instant."""
+
+
 class Moment(simpy.Timeout):
     """A timeout that ends at an exact instant [s], which is its value, in a given turn."""
 
@@ -66,7 +73,7 @@ class Moment(simpy.Timeout):
         super().__init__(loop, Until(instant, loop.now), instant)
 
 
-def call_back(event: simpy.Event, act: Callable[[simpy.Event], Any]) -> None:
+def call_back(event: simpy.Event, act: Callable[[simpy.Event], None]) -> None:
     """Add a callback to an event that has not happened yet."""
     assert event.callbacks is not None, "the event has already happened"
     event.callbacks.append(act)
@@ -90,7 +97,7 @@ class EventLoop(simpy.Environment):
         now = self.now
         return Moment(self, instant if instant > now else now, turn)
 
-    def at(self, instant: float, act: Callable[..., object], *args: Any) -> None:
+    def at(self, instant: float, act: Callable[..., object], *args: object) -> None:
         """Call ``act(*args, instant)`` at an instant [s], or now if that is past.
 
         Calls at the same instant share one timeout and run in the order in which they were added.
@@ -104,7 +111,7 @@ class EventLoop(simpy.Environment):
         due.append((act, args))
 
     def in_turn(
-        self, instant: float, turn: EventPriority, act: Callable[..., object], *args: Any
+        self, instant: float, turn: EventPriority, act: Callable[..., None], *args: object
     ) -> None:
         """Call ``act(*args, instant)`` at an instant [s] in a certain turn."""
         call_back(self.until(instant, turn), lambda moment: act(*args, moment.value))
@@ -135,7 +142,7 @@ class SlowedClock:
         self.after(seconds, event.succeed)
         return event
 
-    def after(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
+    def after(self, seconds: float, act: Callable[..., object], *args: object) -> None:
         """Call ``act(*args, instant)`` after some seconds of this clock; else as `EventLoop.at`."""
         own = self._own + (self._loop.now - self._since) / self.slow + seconds
         self._number += 1
@@ -201,7 +208,9 @@ class Flows:
         """Return a link's bandwidth [bytes/s]."""
         return self._bandwidth[position]
 
-    def join(self, links: Ints, nbytes: float, token: Any, pace: SlowedClock | None = None) -> None:
+    def join(
+        self, links: Ints, nbytes: float, token: ArrivalCall, pace: SlowedClock | None = None
+    ) -> None:
         """Add a flow over links at some positions; it begins at the next `settle`.
 
         A flow with a pace keeps its share of the links, and its rate is divided by ``pace.slow``.
@@ -209,7 +218,7 @@ class Flows:
         self._joining.append((links, nbytes, token, pace))
         self._any_pace = self._any_pace or pace is not None
 
-    def settle(self, now: float, done: Callable[[Any], None]) -> float:
+    def settle(self, now: float, done: Callable[[ArrivalCall], None]) -> float:
         """Advance all flows to an instant [s]: end the finished, begin the new, share links again.
 
         ``done`` is called with the token of each ended flow, in order of joining. Returns the
@@ -249,7 +258,7 @@ class Flows:
             count[link] += change
             share[link] = bandwidth[link] / max(count[link], 1)
 
-    def _drop(self, ended: Sequence[int], done: Callable[[Any], None]) -> None:
+    def _drop(self, ended: Sequence[int], done: Callable[[ArrivalCall], None]) -> None:
         finished = sorted((self._flows[column] for column in ended), key=itemgetter(0))
         for column in reversed(ended):
             self._recount(self._flows[column][2], -1)
@@ -286,9 +295,6 @@ class Flows:
 
 Route = Ints
 """Positions of the links that a flow uses; from `FlowLinks.route`."""
-
-Arrived = Callable[..., object]
-"""Called with its arguments and the instant at which the last byte arrives [s]."""
 
 
 class FlowLinks:
@@ -342,7 +348,7 @@ class FlowLinks:
         route: Route,
         nbytes: float,
         arrived: Arrived,
-        *args: Any,
+        *args: object,
         pace: SlowedClock | None = None,
     ) -> None:
         """Begin a flow of bytes now, and call ``arrived(*args, instant)`` when all have arrived.
@@ -362,7 +368,7 @@ class FlowLinks:
             self.loop.in_turn(self.loop.now, SHARES, self._share)
 
     def _share(self, now: float) -> None:
-        def done(token: tuple[Arrived, tuple[Any, ...]]) -> None:
+        def done(token: ArrivalCall) -> None:
             token[0](*token[1], now)
 
         end = self._flows.settle(now, done)  # which also admits what follows from these

@@ -593,7 +593,7 @@ def _spent(scenario: Scenario) -> dict[str, tuple[float, float]]:
 
 
 def _accumulating(
-    times: CallTimes, roofline: Any, parts: SampleParts, samples: BatchSamples
+    times: CallTimes, roofline: Roofline, parts: SampleParts, samples: BatchSamples
 ) -> float:
     """Time of additions to gradients of an earlier micro-step, summed over all ranks [s]."""
     without = times.seconds("backward", parts.sizes, *samples.looked_at(parts))

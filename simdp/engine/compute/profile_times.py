@@ -14,6 +14,7 @@ from simdp.engine.compute.roofline import Roofline
 from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.compute import BACKWARD_OPERATORS, FromMeasurements, FromProfile, time_at
+from simdp.workload.layers.base import Shape
 from simdp.workload.layers.operator import TimedLayer
 from simdp.workload.step_costs import time_beside_compute
 
@@ -37,7 +38,7 @@ class EvenTimes:
         self,
         activity: str,
         batch: Ints,
-        shapes: Sequence[Any],
+        shapes: Sequence[tuple[Shape, ...]],
         which: Ints,
         shares: Sequence[float] = (),
     ) -> Columns:
@@ -78,7 +79,7 @@ class MeasuredTimes:
         self,
         activity: str,
         batch: Ints,
-        shapes: Sequence[Any],
+        shapes: Sequence[tuple[Shape, ...]],
         which: Ints,
         shares: Sequence[float] = (),
     ) -> Columns:
@@ -149,7 +150,7 @@ class ProfileTimes:
         self,
         activity: str,
         batch: Ints,
-        shapes: Sequence[Any],
+        shapes: Sequence[tuple[Shape, ...]],
         which: Ints,
         shares: Sequence[float] = (),
     ) -> Columns:

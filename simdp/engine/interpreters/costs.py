@@ -7,7 +7,7 @@ Rehearsed steps do not depend on the network, so that runs that differ only in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -196,9 +196,9 @@ class _WorkAlone(dict[type[Op], bool]):
 _WORK_ALONE = _WorkAlone()
 
 
-def rehearse(plan: Iterable[Op], cost: Callable[[Op], Sequence[Any]]) -> Rehearsed:
+def rehearse(plan: Iterable[Op], cost: Callable[[Op], Iterable[Played]]) -> Rehearsed:
     """Join the work of a plan into pieces, at its cost without any slowdown."""
-    pieces, works = list[WorkPiece | Op](), list[ComputeWork]()
+    pieces, works = list[WorkPiece | Op](), list[Any]()
     for op in plan:
         if _WORK_ALONE[type(op)]:
             works += cost(op)
@@ -229,7 +229,7 @@ class Rehearsals:
         _, steps = self._known.get(key, (None, None))
         return steps
 
-    def keep(self, key: Hashable, plan: Any, steps: Rehearsed) -> None:
+    def keep(self, key: Hashable, plan: object, steps: Rehearsed) -> None:
         """Keep a step, and its plan for the id in the key; drop the oldest if full."""
         if len(self._known) >= MAX_REHEARSED:
             del self._known[next(iter(self._known))]
@@ -495,14 +495,19 @@ class Costs:
         nbytes: float,
         group: Group = None,
         root: int = 0,
-        **options: Any,
+        wait: float = 0.0,
+        after: tuple[int, ...] = (),
+        delay: float = 0.0,
+        copied: float = 0.0,
     ) -> Cost:
         called = ops.CollectiveCall(collective, root, group, nbytes)
         self._program.require(called, self._launcher.stream_of(group))
         plan = self._launcher.plan(collective, nbytes, root, group)
         if self._overheads.launch:
             yield self._host("launch", self._overheads.launch)
-        launch = self._launcher.launch(self._step, plan, nbytes, label, group=group, **options)
+        launch = self._launcher.launch(
+            self._step, plan, nbytes, label, wait, group, after, delay, copied
+        )
         yield launch
         if tag is None:
             yield ClockWait((launch.call,))
@@ -518,14 +523,12 @@ class Costs:
     def _collective(self, op: Collective | ops.Reduce) -> Cost:
         called = op.called
         copied = getattr(op, "copied", 0.0)
-        options: dict[str, Any] = {
-            "wait": getattr(op, "wait", 0.0) + float(self._roofline.moving(copied).max()),
-            "copied": copied,
-            "after": tuple(self._tags[tag] for tag in getattr(op, "after", ())),
-            "delay": self._delay(getattr(op, "before", None)),
-        }
         return self._launch(
-            op.tag, called.collective, op.label, called.nbytes, called.group, called.root, **options
+            *(op.tag, called.collective, op.label, called.nbytes, called.group, called.root),
+            wait=getattr(op, "wait", 0.0) + float(self._roofline.moving(copied).max()),
+            after=tuple(self._tags[tag] for tag in getattr(op, "after", ())),
+            delay=self._delay(getattr(op, "before", None)),
+            copied=copied,
         )
 
     @handlers(ops.Reduce)
@@ -566,7 +569,7 @@ class Costs:
         return float(self._kernel_seconds(kernels).max())
 
     @handlers(*compression.KINDS)
-    def _compressed(self, op: Any) -> Cost:
+    def _compressed(self, op: compression.Compression) -> Cost:
         name, kernels = compression.work_of(op, self._facts.itemsize, self._world_size)
         yield ComputeWork(self._step, "compress", name, self._kernel_seconds(kernels))
 

@@ -198,8 +198,7 @@ class Numbers(RecordsInterpreter):
         stepping = np.array([float(update is not None and not update.skipped) for update in done])
         mean, per_rank = mean_losses(self._losses, self._counts, self._workload.loss.adds)
         norm = next(update.norm for update in done if update is not None)
-        values = {"loss": mean, "loss_per_rank": per_rank, "grad_norm": norm, "loss_scale": scale}
-        stepped = self._stepped(there, stepping, **values, squares=self._squares)
+        stepped = self._stepped(there, stepping, mean, per_rank, norm, scale, self._squares)
         self._plateau.look(mean, self._batches.closes_epoch)
         return stepped
 

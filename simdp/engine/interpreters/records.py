@@ -14,6 +14,7 @@ from simdp.engine.launcher import StepRecord
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import BatchSamples
 from simdp.engine.state import State
+from simdp.results.metrics import Squares
 from simdp.results.trace import SETUP
 from simdp.scenario.root import Scenario
 from simdp.steps.ops import (
@@ -132,18 +133,22 @@ class RecordsInterpreter(ABC):
     def _there(self, active: Sequence[bool] | None) -> Floats:
         return np.ones(self._world_size) if active is None else np.array(active, dtype=float)
 
-    def _stepped(self, active: Floats, taken: Floats, **values: Any) -> Stepping:
+    def _stepped(
+        self,
+        active: Floats,
+        taken: Floats,
+        loss: float | None = None,
+        loss_per_rank: list[float | None] | None = None,
+        grad_norm: float | None = None,
+        loss_scale: float | None = None,
+        squares: Squares | None = None,
+    ) -> Stepping:
         """Record a step."""
         workload, samples = self._workload, int(self._batches.sizes.sum())
         lr = workload.learning_rate(workload.optimizer.lr, self._progress(), self._world_size)
         skipped = bool((taken < active).any()) if self._has_loss_scale else None
-        fields = {
-            "loss": None,
-            "loss_per_rank": None,
-            "grad_norm": None,
-            "loss_scale": None,
-        } | values
-        self.records.append(StepRecord(samples=samples, lr=lr, skipped=skipped, **fields))
+        record = (loss, loss_per_rank, lr, grad_norm, loss_scale, skipped, squares)
+        self.records.append(StepRecord(samples, *record))
         if skipped:
             self.log.append([self._step, np.flatnonzero(taken < active).tolist()])
         return Stepping(active, taken)

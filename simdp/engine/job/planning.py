@@ -220,7 +220,7 @@ def _parts(scenario: Scenario, step: float) -> tuple[float, float]:
     return data, straggler
 
 
-def _time(scenario: Scenario, without: dict[str, Any]) -> float:
+def _time(scenario: Scenario, without: dict[str, object]) -> float:
     return _steady(scenario.model_copy(update=without)).step_time_s
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from simdp.cluster.failures import FailureEvent
@@ -192,7 +193,7 @@ class InGroups(Restarting):
             self._heal(group, None)
         return False
 
-    def _groups_of(self, nodes: Any) -> set[int]:
+    def _groups_of(self, nodes: Iterable[int]) -> set[int]:
         return {node // self.spec.group_nodes for node in nodes}
 
     def _whole(self) -> int:

@@ -48,7 +48,7 @@ class _Recipe(NamedTuple):
     result: Ints | slice
 
 
-def fold(plan: Plan, buffers: Sequence[Array], op: Any = np.add) -> Array:
+def fold(plan: Plan, buffers: Sequence[Array], op: np.ufunc = np.add) -> Array:
     """Reduce the buffers of all ranks in the order of a plan.
 
     Parameters
@@ -96,7 +96,7 @@ def fold_blocks(
     chunks: ChunkSums,
     sources: Sequence[Any],
     targets: Sequence[Any],
-    op: Any,
+    op: Callable[..., object],
     room: Any,
     scale: Callable[[Any], None] | None = None,
 ) -> None:
@@ -125,11 +125,9 @@ def fold_blocks(
                 target[cut] = block
 
 
-def _evaluated(tree: Any, pieces: Sequence[Any], op: Any, out: Any) -> Any:
+def _evaluated(tree: Any, pieces: Sequence[Any], op: Callable[..., object], out: Any) -> Any:
     """Evaluate a tree of additions in ``out``; only branches recurse, since chains may be long."""
-    terms: list[
-        tuple[Any, bool]
-    ] = []  # the other term of each addition; whether it is the left one
+    terms = list[tuple[Any, bool]]()  # other term of each addition; whether it is the left one
     while not isinstance(tree, int):
         left, right = tree
         if isinstance(left, int):

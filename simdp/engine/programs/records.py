@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -112,7 +112,7 @@ class Polls:
 
 
 @lru_cache(maxsize=64)
-def named(dtype: np.dtype[Any]) -> str:
+def named(dtype: np.dtype[np.generic]) -> str:
     """Name of a dtype, cached because NumPy is slow."""
     return str(dtype)
 

@@ -290,7 +290,7 @@ class Runtime:
 
     # Running ------------------------------------------------------------------------------------
 
-    def run(self, body: Callable[[int], Any]) -> ProgramOutput:
+    def run(self, body: Callable[[int], object]) -> ProgramOutput:
         """Run a function on every rank.
 
         Raises

@@ -386,7 +386,7 @@ class Learning(RecordsInterpreter):
                 if f"{rank}/gradients/{name}" in arrays
             }
 
-    def _answered(self, work: Callable[[], Any]) -> Any:
+    def _answered(self, work: Callable[[], object]) -> Any:
         """Return the next result of the log, or compute and log it."""
         past = self._past
         if past is not None and len(self.log) < len(past.log):

@@ -49,7 +49,7 @@ class HookFuture:
         """Whether callbacks use the sum."""
         return bool(self._callbacks)
 
-    def then(self, callback: Callable[[Array], Any]) -> HookFuture:
+    def then(self, callback: Callable[[Array], object]) -> HookFuture:
         """Call a function with the sum, or with the result of the previous callback."""
         self._callbacks.append(callback)
         return self
@@ -138,7 +138,7 @@ def _inside(path: Path, text: str) -> dict[str, Any]:
     return vars(module)
 
 
-def called(function: Hook, state: dict[str, Any], bucket: GradBucket) -> HookFuture | Array:
+def called(function: Hook, state: dict[str, object], bucket: GradBucket) -> HookFuture | Array:
     """Call a hook and return the future of its all_reduce, or the bucket's new content.
 
     Raises
@@ -157,7 +157,7 @@ def called(function: Hook, state: dict[str, Any], bucket: GradBucket) -> HookFut
     return content(returned, bucket.buffer())
 
 
-def content(returned: Any, buffer: Array) -> Array:
+def content(returned: object, buffer: Array) -> Array:
     """Return a bucket's new content, flat.
 
     Raises
@@ -183,7 +183,7 @@ def said(error: BaseException, path: Path | str) -> str:
     return f"{line}: raised {type(error).__name__}{detail}."
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.size} {value.dtype.name}"
     return shown(value)
