@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -57,10 +57,10 @@ def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> int:
     return 0
 
 
-Collect = Callable[[dict[str, Any]], None]
+Collect = Callable[[object], None]
 """Stores the results; it can be pickled."""
 
-Read = Callable[[], dict[str, Any] | None]
+Read = Callable[[], Any]
 """Returns them; None without results, as on the other ranks of torchrun."""
 
 
@@ -68,16 +68,16 @@ Read = Callable[[], dict[str, Any] | None]
 def handover() -> Iterator[tuple[Collect, Read]]:
     """Yield functions that store and read results through a temporary file."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "found.json"
+        path = Path(folder) / "results.pickle"
         yield partial(_write, path), partial(_read, path)
 
 
-def _write(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found))
+def _write(path: Path, results: object) -> None:
+    path.write_bytes(pickle.dumps(results))
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text()) if path.exists() else None
+def _read(path: Path) -> Any:
+    return pickle.loads(path.read_bytes()) if path.exists() else None
 
 
 END = "\0"
@@ -147,10 +147,10 @@ def listed(read: Callable[[str], T], repeats: bool = False) -> Callable[[str], l
     """Return a parser of ``a,b,c``, each with ``read``, without duplicates unless ``repeats``."""
 
     def read_all(text: str) -> list[T]:
-        found = [read(part.strip()) for part in text.split(",")]
-        if not repeats and len(set(map(str, found))) < len(found):
+        values = [read(part.strip()) for part in text.split(",")]
+        if not repeats and len(set(map(str, values))) < len(values):
             raise argparse.ArgumentTypeError(f"{text!r} has something twice; give each once")
-        return found
+        return values
 
     return read_all
 

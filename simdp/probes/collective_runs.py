@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from simdp.probes.arguments import progress
+from simdp.probes.arguments import Collect, progress
 from simdp.probes.device import clock, settle
-from simdp.probes.figures import undisturbed
+from simdp.probes.figures import CollectiveTimes, undisturbed
 from simdp.probes.group import RankContext
 
 ITEMSIZE = 4  # float32
@@ -24,7 +25,7 @@ buffer."""
 
 MAX_BUFFERS = 64
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
 
 
 class CollectiveProbe(NamedTuple):
@@ -41,26 +42,25 @@ class CollectiveProbe(NamedTuple):
     # share of the cores that other programs may use without the round being repeated
     max_foreign: float
     tries: int  # maximum repetitions of a round
-    # receives the medians: ``{world_size: {collective: {size: seconds}}}``
-    collect: Callable[[dict[str, Any]], None]
+    collect: Collect  # receives rank 0's `CollectiveTimes`
 
 
-def _all_gather(full: Any, part: Any, group: Any) -> Call:
+def _all_gather(full: Tensor, part: Tensor, group: dist.ProcessGroup) -> Call:
     call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.14 on
     return lambda: call(full, part, group=group)
 
 
-def _reduce_scatter(full: Any, part: Any, group: Any) -> Call:
+def _reduce_scatter(full: Tensor, part: Tensor, group: dist.ProcessGroup) -> Call:
     call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     return lambda: call(part, full, group=group)
 
 
-def _all_to_all(full: Any, part: Any, group: Any) -> Call:
+def _all_to_all(full: Tensor, part: Tensor, group: dist.ProcessGroup) -> Call:
     out = torch.empty_like(full)
     return lambda: dist.all_to_all_single(out, full, group=group)
 
 
-CALLS: dict[str, Callable[[Any, Any, Any], Call]] = {
+CALLS: dict[str, Callable[[Tensor, Tensor, dist.ProcessGroup], Call]] = {
     "all_gather": _all_gather,
     "all_reduce": lambda full, part, group: partial(dist.all_reduce, full, group=group),
     "all_to_all": _all_to_all,
@@ -77,7 +77,7 @@ def measure(here: RankContext, job: CollectiveProbe) -> None:
     Calls follow each other as in nccl-tests. Over all ranks, the median is robust against other
     load on the machine.
     """
-    found: dict[str, Any] = {}
+    collected: CollectiveTimes = {}
     for n in job.world_sizes:
         group = dist.new_group(list(range(n)))
         for collective in job.collectives:
@@ -88,17 +88,17 @@ def measure(here: RankContext, job: CollectiveProbe) -> None:
                 for nbytes, seconds in taken.items():
                     times[nbytes] += seconds
             every = here.gathered(times)[:n]
-            found.setdefault(str(n), {})[collective] = {
-                str(nbytes): [t for times in every for t in times[nbytes]] for nbytes in job.sizes
+            collected.setdefault(n, {})[collective] = {
+                nbytes: [t for times in every for t in times[nbytes]] for nbytes in job.sizes
             }
             if here.rank == 0:
                 progress(f"{collective}: {n} ranks, {len(job.sizes)} sizes")
     if here.rank == 0:
-        job.collect(found)
+        job.collect(collected)
 
 
 def _round(
-    here: RankContext, job: CollectiveProbe, collective: str, n: int, group: Any
+    here: RankContext, job: CollectiveProbe, collective: str, n: int, group: dist.ProcessGroup
 ) -> dict[int, list[float]]:
     """Return seconds of some calls at every size; nothing on a rank that takes no part."""
     if here.rank >= n:
@@ -107,13 +107,18 @@ def _round(
 
 
 def _time(
-    here: RankContext, job: CollectiveProbe, collective: str, n: int, nbytes: int, group: Any
+    here: RankContext,
+    job: CollectiveProbe,
+    collective: str,
+    n: int,
+    nbytes: int,
+    group: dist.ProcessGroup,
 ) -> list[float]:
     """Return seconds of some calls at one size."""
-    each = max(nbytes // ITEMSIZE // n, 1)
+    count = max(nbytes // ITEMSIZE // n, 1)
     num_buffers = max(1, min(COLD_NBYTES[here.device.type] // nbytes, MAX_BUFFERS))
-    buffers = [torch.zeros(each * n, device=here.device) for _ in range(num_buffers)]
-    calls = cycle([CALLS[collective](full, full[:each].clone(), group) for full in buffers])
+    buffers = [torch.zeros(count * n, device=here.device) for _ in range(num_buffers)]
+    calls = cycle([CALLS[collective](full, full[:count].clone(), group) for full in buffers])
     for _ in range(max(job.warm_up, num_buffers)):  # once through all, which maps their memory
         next(calls)()
     settle(here.device)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import platform
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from simdp.files import check_outputs
 from simdp.probes import arguments
 from simdp.probes.arguments import ProbeError, progress, require_torch, run
-from simdp.probes.figures import median
+from simdp.probes.figures import CollectiveTimes, median
 from simdp.probes.record import write_text
 from simdp.results import collective as bandwidth
 
@@ -67,23 +67,23 @@ SIZES = [2**k for k in range(10, 28)]
 
 def parser() -> arguments.Parser:
     """Return the probe's arguments."""
-    found = arguments.Parser(prog="simdp.probes.collectives", description=__doc__)
-    arguments.add_ranks(found)
-    found.set_defaults(world_sizes=[2])
+    options = arguments.Parser(prog="simdp.probes.collectives", description=__doc__)
+    arguments.add_ranks(options)
+    options.set_defaults(world_sizes=[2])
     known = arguments.one_of("collective", list(PERF))
-    found.add_argument("--collectives", type=arguments.listed(known), default=["all_reduce"])
-    found.add_argument(
+    options.add_argument("--collectives", type=arguments.listed(known), default=["all_reduce"])
+    options.add_argument(
         "--sizes", type=arguments.listed(arguments.size), default=SIZES, help="64 KiB,25 MiB"
     )
-    found.add_argument("--warm-up", type=arguments.positive, default=3)
-    found.add_argument("--calls", type=arguments.positive, default=20, help="timed, per round")
-    arguments.add_quiet(found)
-    found.add_argument("--rounds", type=arguments.positive, default=3)
-    found.add_argument("--out", type=Path, default=Path(), help="folder of the logs")
-    return found
+    options.add_argument("--warm-up", type=arguments.positive, default=3)
+    options.add_argument("--calls", type=arguments.positive, default=20, help="timed, per round")
+    arguments.add_quiet(options)
+    options.add_argument("--rounds", type=arguments.positive, default=3)
+    options.add_argument("--out", type=Path, default=Path(), help="folder of the logs")
+    return options
 
 
-def main(given: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     """Run the measurement.
 
     Raises
@@ -91,7 +91,7 @@ def main(given: Sequence[str]) -> None:
     ProbeError
         If arguments are incompatible, torch is missing, or a rank fails.
     """
-    args = parser().parse_args(given)
+    args = parser().parse_args(argv)
     check_outputs(args.out / "ranks.log")
     arguments.check_device(args.device, args.backend, args.ranks_per_device, ())
     if 1 in args.world_sizes:
@@ -101,23 +101,17 @@ def main(given: Sequence[str]) -> None:
 
     about = f"simdp.probes.collectives, {args.backend} on {args.device}, torch {torch.__version__}"
     for world_size, collectives in (_measure(args) or {}).items():
-        ranks = [f"{platform.node()} {args.device}"] * int(world_size)
-        tables = [
-            table(
-                collective,
-                int(world_size),
-                {int(nbytes): median(times) for nbytes, times in by_size.items()},
-                ranks,
-                about,
-            )
-            for collective, by_size in collectives.items()
-        ]
+        ranks = [f"{platform.node()} {args.device}"] * world_size
+        tables = []
+        for collective, by_size in collectives.items():
+            medians = {nbytes: median(times) for nbytes, times in by_size.items()}
+            tables.append(table(collective, world_size, medians, ranks, about))
         path = args.out / f"{args.backend}_{args.device}_{world_size}ranks.log"
         write_text(path, "\n".join(tables))
         progress(f"log: {path}")
 
 
-def _measure(args: Any) -> dict[str, Any] | None:
+def _measure(args: Namespace) -> CollectiveTimes | None:
     from simdp.probes.collective_runs import CollectiveProbe, measure
     from simdp.probes.group import run_probe
 

@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from simdp.errors import SimdpError
 from simdp.files import check_outputs
 from simdp.probes import arguments, zoo
 from simdp.probes.arguments import ProbeError, progress, require_torch, run
 from simdp.probes.figures import median, milliseconds
-from simdp.probes.record import write_yaml
+from simdp.probes.record import write_record
 from simdp.units import parse
 
 SOURCE = Path(__file__).with_name("hold.cu")
@@ -52,30 +52,30 @@ def rate(text: str) -> float:
 
 def parser() -> arguments.Parser:
     """Return the probe's arguments."""
-    found = arguments.Parser(prog="simdp.probes.contention", description=__doc__)
-    arguments.add_precision(found)
-    arguments.add_models(found)
-    found.set_defaults(models=[], precision=["bf16"])
-    found.add_argument(
+    options = arguments.Parser(prog="simdp.probes.contention", description=__doc__)
+    arguments.add_precision(options)
+    arguments.add_models(options)
+    options.set_defaults(models=[], precision=["bf16"])
+    options.add_argument(
         "--microbatch",
         type=arguments.listed(arguments.positive, repeats=True),
         default=[8],
         help="samples: one number for all models, or one for each",
     )
-    found.add_argument(
+    options.add_argument(
         "--blocks", type=arguments.listed(arguments.positive), default=[4, 8, 16, 32]
     )
-    found.add_argument(
+    options.add_argument(
         "--rates",
         type=arguments.listed(rate),
         default=[0.0, 50e9, 150e9, 450e9],
         help="bytes that all blocks read and write per second, or wait: wait,50 GB/s,150 GB/s",
     )
-    found.add_argument("--out", type=Path, default=Path("probe_contention.yaml"))
-    return found
+    options.add_argument("--out", type=Path, default=Path("probe_contention.yaml"))
+    return options
 
 
-def main(given: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     """Run the measurement.
 
     Raises
@@ -83,12 +83,11 @@ def main(given: Sequence[str]) -> None:
     ProbeError
         If arguments are incompatible, or torch, a GPU or nvcc is missing.
     """
-    args = parser().parse_args(given)
+    args = parser().parse_args(argv)
     check_outputs(args.out)
     models = zoo.chosen(args.models, args.set)
     sizes = arguments.per_model(args.microbatch, list(models))
     require_torch()
-    import torch
 
     from simdp.probes import device as devices
     from simdp.probes.group import RankPlacement, check_devices
@@ -99,24 +98,23 @@ def main(given: Sequence[str]) -> None:
         raise ProbeError(
             "simdp.probes.contention: nvcc is not on the PATH; install CUDA's toolkit."
         )
-    device = torch.device("cuda", 0)
+    device = devices.first_device("cuda")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        holder = Holder(_compile(nvcc, Path(folder)), max(args.blocks), device)
-        for name, work in _works(args, models, sizes, device):
+        holder = Holder(_compile(nvcc, Path(folder)), max(args.blocks), str(device))
+        for name, work in _works(args, models, sizes, str(device)):
             rows += _measure(holder, name, work, args)
             devices.free(device)
     record = {
         "probe": "contention",
-        "machine": devices.machine(device, 1),
-        "device": devices.figures(device, args.precision),
+        "machine": devices.machine(device, 1).model_dump(),
+        "device": devices.figures(device, args.precision).model_dump(),
         "rows": rows,
     }
-    write_yaml(args.out, record, "Written by python -m simdp.probes.contention.")
-    progress(f"record: {args.out}")
+    write_record(args.out, record, "contention")
 
 
-def _compile(nvcc: str, folder: Path) -> Any:
+def _compile(nvcc: str, folder: Path) -> ctypes.CDLL:
     """Compile the kernel for this GPU, and load it."""
     path = folder / "hold.so"
     command = [nvcc, "-O3", "-arch=native", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
@@ -144,11 +142,11 @@ class Holder:
         The compiled kernel.
     blocks : int
         At most.
-    device : torch.device
-        The GPU.
+    device : str
+        The GPU, as torch calls it.
     """
 
-    def __init__(self, library: Any, blocks: int, device: Any) -> None:
+    def __init__(self, library: ctypes.CDLL, blocks: int, device: str) -> None:
         import torch
 
         self.library, self.device = library, device
@@ -160,7 +158,7 @@ class Holder:
         self.moved = torch.zeros(2 * blocks, dtype=torch.int64, device=device)
         self.streams = [torch.cuda.Stream(device) for _ in range(3)]
 
-    def time(self, work: Callable[[], Any], blocks: int, bandwidth: float) -> BesideBlocks:
+    def time(self, work: Callable[[], object], blocks: int, bandwidth: float) -> BesideBlocks:
         """Time some work beside ``blocks`` that move ``bandwidth`` bytes/s; 0 blocks: alone."""
         import torch
 
@@ -169,7 +167,7 @@ class Holder:
         self.moved.zero_()
         torch.cuda.synchronize()
         if blocks:
-            self._launch(blocks, bandwidth, holding)
+            self._launch(blocks, bandwidth, holding.cuda_stream)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(working):
             torch.cuda._sleep(20_000_000)  # the host runs ahead meanwhile
@@ -184,7 +182,7 @@ class Holder:
         speed = sum(nbytes / nanoseconds * 1e9 for nbytes, nanoseconds in moved)
         return BesideBlocks(begin.elapsed_time(end) / 1e3, speed)
 
-    def _launch(self, blocks: int, bandwidth: float, stream: Any) -> None:
+    def _launch(self, blocks: int, bandwidth: float, stream: int) -> None:
         period = int(2e9 * self.piece * blocks / bandwidth) if bandwidth else 0
         pointer, integer = ctypes.c_void_p, ctypes.c_longlong
         status = self.library.launch(
@@ -197,21 +195,24 @@ class Holder:
             pointer(self.stop.data_ptr()),
             ctypes.c_ulonglong(int(LIMIT * 1e9)),
             pointer(self.moved.data_ptr()),
-            pointer(stream.cuda_stream),
+            pointer(stream),
         )
         if status:
             raise ProbeError(f"simdp.probes.contention: CUDA error {status} at the launch.")
 
 
 def _works(
-    args: Any, models: dict[str, zoo.Settings], sizes: dict[str, int], device: Any
-) -> Iterator[tuple[str, Callable[[], Any]]]:
+    args: argparse.Namespace,
+    models: dict[str, zoo.Settings],
+    sizes: dict[str, int],
+    device: str,
+) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield kinds of work by name: each fills the GPU for some milliseconds."""
     import torch
 
     from simdp.probes.device import HostClock, Stepper
 
-    def random(*shape: int, dtype: Any = torch.bfloat16) -> Any:
+    def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.randn(*shape, device=device, dtype=dtype)
 
     for n, calls in ((8192, 8), (4096, 60), (1024, 400)):
@@ -229,12 +230,12 @@ def _works(
     torch.backends.cudnn.benchmark = True
     yield "convolution", _repeated(20, partial(torch.conv2d, image, kernel, padding=1))
     for name, settings in models.items():
-        stepper = Stepper(settings, sizes[name], args.precision[0], "sgd", device)
+        stepper = Stepper(settings, sizes[name], args.precision[0], "sgd", torch.device(device))
         step = partial(stepper.step, stepper.module, HostClock())
         yield f"{name}, micro-batch {sizes[name]}", _repeated(3, step)
 
 
-def _repeated(calls: int, work: Callable[[], Any]) -> Callable[[], Any]:
+def _repeated(calls: int, work: Callable[[], object]) -> Callable[[], object]:
     def all_calls() -> None:
         for _ in range(calls):
             work()
@@ -242,24 +243,26 @@ def _repeated(calls: int, work: Callable[[], Any]) -> Callable[[], Any]:
     return all_calls
 
 
-def _measure(holder: Holder, name: str, work: Callable[[], Any], args: Any) -> list[dict[str, Any]]:
+def _measure(
+    holder: Holder, name: str, work: Callable[[], object], args: argparse.Namespace
+) -> list[dict[str, object]]:
     """Time one kind of work alone, and beside every number of blocks and rate."""
     for _ in range(2):
         holder.time(work, 0, 0.0)
     cases = [(0, 0.0), *((b, r) for b in args.blocks for r in args.rates)]
-    found: dict[tuple[int, float], list[BesideBlocks]] = {case: [] for case in cases}
+    timed: dict[tuple[int, float], list[BesideBlocks]] = {case: [] for case in cases}
     for _ in range(REPEATS):  # in turn, so that a change of the clock affects all alike
         for case in cases:
-            found[case].append(holder.time(work, *case))
-    alone = median([held.seconds for held in found[0, 0.0]])
-    rows = []
-    for (blocks, asked), held in found.items():
-        seconds = median([one.seconds for one in held])
+            timed[case].append(holder.time(work, *case))
+    alone = median([held.seconds for held in timed[0, 0.0]])
+    rows = list[dict[str, object]]()
+    for (blocks, bandwidth), repeats in timed.items():
+        seconds = median([beside.seconds for beside in repeats])
         row = {
             "work": name,
             "blocks": blocks,
-            "rate": f"{asked / 1e9:.4g} GB/s",
-            "moved": f"{median([one.bandwidth for one in held]) / 1e9:.4g} GB/s",
+            "rate": f"{bandwidth / 1e9:.4g} GB/s",
+            "moved": f"{median([beside.bandwidth for beside in repeats]) / 1e9:.4g} GB/s",
             "time": milliseconds(seconds),
             "ratio": round(seconds / alone, 4),
         }

@@ -7,49 +7,56 @@ machine, the times, DDP's own logging data, and for each model a scenario with `
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from simdp.files import check_outputs
 from simdp.probes import arguments, zoo
 from simdp.probes.arguments import ProbeError, progress, require_torch, run
-from simdp.probes.record import About, ddp_record, write_yaml
+from simdp.probes.record import (
+    About,
+    DDPSettings,
+    DDPTimes,
+    ddp_record,
+    write_record,
+    write_yaml,
+)
 
 # Ddp ----------------------------------------------------------------------------------------------
 
 
 def parser() -> arguments.Parser:
     """Return the probe's arguments."""
-    found = arguments.Parser(prog="simdp.probes.ddp", description=__doc__)
-    arguments.add_ranks(found)
-    arguments.add_precision(found)
-    arguments.add_models(found)
-    found.add_argument(
+    options = arguments.Parser(prog="simdp.probes.ddp", description=__doc__)
+    arguments.add_ranks(options)
+    arguments.add_precision(options)
+    arguments.add_models(options)
+    options.add_argument(
         "--bucket-caps",
         type=arguments.listed(arguments.bucket_cap),
         default=[1, 25],
         help="in MiB, as bucket_cap_mb; or default",
     )
-    found.add_argument(
+    options.add_argument(
         "--microbatch",
         type=arguments.listed(arguments.positive, repeats=True),
         default=[8],
         help="samples per rank: one for all models, or one for each",
     )
-    arguments.add_optimizer(found)
-    found.add_argument("--warm-up", type=arguments.positive, default=5)
-    found.add_argument("--steps", type=arguments.positive, default=20, help="timed, per round")
-    arguments.add_quiet(found)
-    found.add_argument("--rounds", type=arguments.positive, default=5)
-    found.add_argument("--table", help="log of simdp.probes.collectives, for the scenarios")
-    found.add_argument("--out", type=Path, default=Path("probe_ddp.yaml"), help="the record")
-    arguments.add_traces(found)
-    found.add_argument("--scenarios", type=Path, help="folder: write each model's scenario too")
-    return found
+    arguments.add_optimizer(options)
+    options.add_argument("--warm-up", type=arguments.positive, default=5)
+    options.add_argument("--steps", type=arguments.positive, default=20, help="timed, per round")
+    arguments.add_quiet(options)
+    options.add_argument("--rounds", type=arguments.positive, default=5)
+    options.add_argument("--table", help="log of simdp.probes.collectives, for the scenarios")
+    options.add_argument("--out", type=Path, default=Path("probe_ddp.yaml"), help="the record")
+    arguments.add_traces(options)
+    options.add_argument("--scenarios", type=Path, help="folder: write each model's scenario too")
+    return options
 
 
-def main(given: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     """Run the measurement.
 
     Raises
@@ -57,7 +64,7 @@ def main(given: Sequence[str]) -> None:
     ProbeError
         If arguments are incompatible, torch is missing, or a rank fails.
     """
-    args = parser().parse_args(given)
+    args = parser().parse_args(argv)
     check_outputs(args.out, args.scenarios and args.scenarios / "scenario.yaml")
     if len(args.precision) > 1:
         raise ProbeError("--precision: a record is of one precision; run the probe once for each.")
@@ -74,22 +81,18 @@ def main(given: Sequence[str]) -> None:
         optimizer=args.optimizer,
         table=args.table,
     )
-    found = _measure(args, models, about)
-    if found is None:  # another rank has it
+    times = _measure(args, models, about)
+    if times is None:  # another rank has it
         return
-    noted = {
-        key: value for key, value in vars(args).items() if key not in ("out", "scenarios", "traces")
-    }
-    record = ddp_record(found, about, noted)
-    write_yaml(args.out, record, "Written by python -m simdp.probes.ddp.")
-    progress(f"record: {args.out}")
-    for name, scenario in record["scenarios"].items() if args.scenarios else ():
+    record = ddp_record(times, about, DDPSettings.model_validate(vars(args)))
+    write_record(args.out, record, "ddp")
+    for name, scenario in record.scenarios.items() if args.scenarios else ():
         path = args.scenarios / f"probe_{name}.yaml"
         write_yaml(path, scenario, f"How long does a step of {name} take here under DDP?")
         progress(f"scenario: {path}")
 
 
-def _measure(args: Any, models: dict[str, zoo.Settings], about: About) -> dict[str, Any] | None:
+def _measure(args: Namespace, models: dict[str, zoo.Settings], about: About) -> DDPTimes | None:
     from simdp.probes.ddp_runs import DDPProbe, measure
     from simdp.probes.group import run_probe
 

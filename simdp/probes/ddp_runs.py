@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from simdp.probes import device as devices
-from simdp.probes.arguments import progress
-from simdp.probes.device import Stepper, StepSeconds
-from simdp.probes.figures import median, undisturbed
+from simdp.probes.arguments import Collect, progress
+from simdp.probes.device import Stepper
+from simdp.probes.figures import StepSeconds, undisturbed
 from simdp.probes.group import RankContext
+from simdp.probes.record import DDPTimes, ModelTimes, RunTimes
 from simdp.probes.traces import record_trace
 from simdp.probes.zoo import Settings
 
@@ -46,7 +48,7 @@ class DDPProbe(NamedTuple):
     tries: int  # maximum repetitions of a round
     # folder of Kineto traces of DDP's steps, a subfolder for every world size and bucket cap
     traces: Path | None
-    collect: Callable[[dict[str, Any]], None]  # receives rank 0's results
+    collect: Collect  # receives rank 0's `DDPTimes`
 
 
 def measure(here: RankContext, job: DDPProbe) -> None:
@@ -56,26 +58,21 @@ def measure(here: RankContext, job: DDPProbe) -> None:
     them equally.
     """
     threads = torch.get_num_threads()
-    found: dict[str, Any] = {"machine": devices.machine(here.device, threads), "models": {}}
-    if here.rank == 0:
-        found["device"] = devices.figures(here.device, [job.precision])
+    machine = devices.machine(here.device, threads)
+    figures = devices.figures(here.device, [job.precision]) if here.rank == 0 else None
+    models: dict[str, ModelTimes] = {}
     here.meet()
     groups = {n: dist.new_group(list(range(n))) for n in job.world_sizes}
     for name, settings in job.models.items():
-        runs: list[dict[str, Any]] = []
+        runs: list[RunTimes] = []
         for n in job.world_sizes:
             runs += _of_world_size(here, job, name, settings, n, groups[n])
             here.meet()
         module = _stepper(here, job, name, settings).module
         parameters = [p.numel() for p in module.parameters()]
-        found["models"][name] = {
-            "model": settings,
-            "gradients": len(parameters),
-            "gradient_bytes": 4 * sum(parameters),
-            "runs": runs,
-        }
-    if here.rank == 0:
-        job.collect(found)
+        models[name] = ModelTimes(settings, len(parameters), 4 * sum(parameters), runs)
+    if figures is not None:
+        job.collect(DDPTimes(machine, figures, models))
 
 
 def _stepper(here: RankContext, job: DDPProbe, name: str, settings: Settings) -> Stepper:
@@ -88,15 +85,20 @@ class _Kind(NamedTuple):
     stepper: Stepper
     cap: int | None
     variant: str
-    model: Any
-    around: Callable[[], AbstractContextManager[Any]]
+    model: nn.Module
+    around: Callable[[], AbstractContextManager[object]]
     rounds: list[StepSeconds]
     foreign: list[float]
 
 
 def _of_world_size(
-    here: RankContext, job: DDPProbe, name: str, settings: Settings, n: int, group: Any
-) -> list[dict[str, Any]]:
+    here: RankContext,
+    job: DDPProbe,
+    name: str,
+    settings: Settings,
+    n: int,
+    group: dist.ProcessGroup,
+) -> list[RunTimes]:
     """Run one model on n ranks; the other ranks only wait."""
     kinds = list(_kinds(here, job, name, settings, group)) if here.rank < n else []
     for _ in range(job.rounds):
@@ -114,12 +116,14 @@ def _of_world_size(
     every = here.gathered([kind.rounds for kind in kinds])[:n]
     runs = []
     for number, kind in enumerate(kinds):
-        of_ranks = [rounds[number] for rounds in every]
-        runs.append(_run(n, kind, of_ranks) | {"logging": logged[number]})
+        of_ranks = zip(*(rounds[number] for rounds in every), strict=True)
+        rounds = [StepSeconds.joined(ranks) for ranks in of_ranks]
+        run = RunTimes(n, kind.variant, kind.cap, kind.foreign, rounds, logged[number])
+        runs.append(run)
         if here.rank == 0:
-            middle = median([t for rounds in of_ranks for times in rounds for t in times.step])
             cap = "default" if kind.cap is None else f"{kind.cap} MiB"
-            progress(f"{name}: {n} ranks, {kind.variant}, buckets {cap}: {middle * 1e3:.3f} ms")
+            middle = f"{run.median * 1e3:.3f} ms"
+            progress(f"{name}: {n} ranks, {kind.variant}, buckets {cap}: {middle}")
     return runs
 
 
@@ -139,7 +143,7 @@ def _trace(kinds: list[_Kind], folder: Path, rank: int) -> None:
 
 
 def _kinds(
-    here: RankContext, job: DDPProbe, name: str, settings: Settings, group: Any
+    here: RankContext, job: DDPProbe, name: str, settings: Settings, group: dist.ProcessGroup
 ) -> Iterator[_Kind]:
     """Yield all kinds of steps of one world size.
 
@@ -158,30 +162,16 @@ def _kinds(
         yield _Kind(stepper, cap, SKIPPED, skipping, nullcontext, [], [])
 
 
-def _wrapped(stepper: Stepper, group: Any, cap: int | None) -> Any:
+def _wrapped(
+    stepper: Stepper, group: dist.ProcessGroup, cap: int | None
+) -> DistributedDataParallel:
     """Return the model under DDP; without an explicit cap if torch's default is requested."""
     limits = {} if cap is None else {"bucket_cap_mb": cap}
     ids = [stepper.device.index] if stepper.device.type == "cuda" else None
     return DistributedDataParallel(stepper.module, device_ids=ids, process_group=group, **limits)
 
 
-def _run(n: int, kind: _Kind, of_ranks: list[list[StepSeconds]]) -> dict[str, Any]:
-    """Return times of one kind of step [s]: all ranks together, round by round."""
-    rounds = list(zip(*of_ranks, strict=True))
-
-    def joined(part: str) -> list[list[float]]:
-        return [[t for times in ranks for t in getattr(times, part)] for ranks in rounds]
-
-    return {
-        "world_size": n,
-        "variant": kind.variant,
-        "bucket_cap": kind.cap,
-        "foreign": kind.foreign,
-        **{part: joined(part) for part in StepSeconds._fields},
-    }
-
-
-def _logged(kind: _Kind) -> dict[str, Any]:
+def _logged(kind: _Kind) -> dict[str, str | int | float]:
     """Return DDP's logging data after a few steps; plain text and numbers."""
     if kind.variant != DDP:
         return {}

@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Protocol
 
 import torch
+from torch import Tensor, nn
 
 from simdp.files import write_whole
 from simdp.probes import networks
-from simdp.probes.figures import median
+from simdp.probes.figures import StepSeconds, median
+from simdp.probes.record import DeviceFigures, Machine, StepMemory
 from simdp.probes.zoo import Settings
 
 # Clock --------------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ class EventClock:
     """CUDA events on the current stream: recorded in its order, without blocking."""
 
     def __init__(self) -> None:
-        self._events: list[Any] = []
+        self._events: list[torch.cuda.Event] = []
 
     def mark(self) -> int:
         """Record when the stream reaches this point."""
@@ -70,18 +72,18 @@ class EventClock:
         return [events[0].elapsed_time(event) / 1e3 for event in events]
 
 
-def clock(device: Any) -> DeviceClock:
+def clock(device: torch.device) -> DeviceClock:
     """Return the clock for a device."""
     return EventClock() if device.type == "cuda" else HostClock()
 
 
-def settle(device: Any) -> None:
+def settle(device: torch.device) -> None:
     """Wait until a device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def free(device: Any) -> None:
+def free(device: torch.device) -> None:
     """Return the memory of deleted tensors to a device."""
     if device.type == "cuda":
         gc.collect()
@@ -105,25 +107,31 @@ SHORT = {"bf16": ("bfloat16", torch.bfloat16), "fp16": ("float16", torch.float16
 """Names of the 16-bit precisions in scenarios and in torch."""
 
 
-def machine(device: Any, threads: int) -> dict[str, Any]:
+def first_device(kind: str) -> torch.device:
+    """Return the CPU, or the first GPU."""
+    return torch.device(kind, *([0] if kind == "cuda" else []))
+
+
+def machine(device: torch.device, threads: int) -> Machine:
     """Describe the machine: names and versions."""
-    found = {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "threads_per_rank": threads,
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-    }
+    gpu: dict[str, object] = {}
     if device.type == "cuda":
-        found |= {
+        gpu = {
             "gpu": torch.cuda.get_device_name(device),
             "multiprocessors": torch.cuda.get_device_properties(device).multi_processor_count,
             "gpus": torch.cuda.device_count(),
             "cuda": str(torch.version.cuda),
             "nccl": ".".join(map(str, torch.cuda.nccl.version())),
         }
-    return found
+    return Machine(
+        cpu=_cpu_name(),
+        cores=os.cpu_count() or 1,
+        threads_per_rank=threads,
+        platform=platform.platform(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        **gpu,
+    )
 
 
 def _cpu_name() -> str:
@@ -136,8 +144,8 @@ def _cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def figures(device: Any, precisions: Sequence[str]) -> dict[str, Any]:
-    """Measure a device's figures, as quantities for ``cluster.device`` of a scenario.
+def figures(device: torch.device, precisions: Sequence[str]) -> DeviceFigures:
+    """Measure a device's figures.
 
     With TF32 or 16-bit ``precisions`` of `simdp.probes.arguments.PRECISIONS` there are more peaks.
 
@@ -151,16 +159,15 @@ def figures(device: Any, precisions: Sequence[str]) -> dict[str, Any]:
     if "tf32" in precisions:
         rates["tfloat32"] = _products(device, torch.float32, tf32=True)
     rates |= {SHORT[p][0]: _products(device, SHORT[p][1]) for p in precisions if p in SHORT}
-    return {
-        "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in rates.items()},
-        "efficiency": 1.0,
-        "memory": f"{_memory(device) / 1e9:.4g} GB",
-        "memory_bandwidth": f"{_copies(device) / 1e9:.4g} GB/s",
-        "launch": f"{_tiny(device) * 1e6:.3g} us",
-    }
+    return DeviceFigures(
+        peak={name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in rates.items()},
+        memory=f"{_memory(device) / 1e9:.4g} GB",
+        memory_bandwidth=f"{_copies(device) / 1e9:.4g} GB/s",
+        launch=f"{_tiny(device) * 1e6:.3g} us",
+    )
 
 
-def _seconds(device: Any, work: Callable[[], Any]) -> float:
+def _seconds(device: torch.device, work: Callable[[], object]) -> float:
     """Return the median time of some work, after one warm-up round."""
     work()
     settle(device)
@@ -173,7 +180,7 @@ def _seconds(device: Any, work: Callable[[], Any]) -> float:
     return median(times)
 
 
-def _products(device: Any, dtype: Any, tf32: bool = False) -> float:
+def _products(device: torch.device, dtype: torch.dtype, tf32: bool = False) -> float:
     """Return the arithmetic of a product of square matrices [FLOP/s]."""
     torch.backends.cuda.matmul.allow_tf32 = tf32
     n = MATRIX[device.type]
@@ -181,14 +188,14 @@ def _products(device: Any, dtype: Any, tf32: bool = False) -> float:
     return 2 * n**3 / _seconds(device, lambda: a @ b)
 
 
-def _copies(device: Any) -> float:
+def _copies(device: torch.device) -> float:
     """Return bytes read and written by a copy [bytes/s]."""
     a = torch.randn(COPY_ELEMENTS[device.type], device=device)
     b = torch.empty_like(a)
     return 8 * a.numel() / _seconds(device, lambda: b.copy_(a))
 
 
-def _tiny(device: Any) -> float:
+def _tiny(device: torch.device) -> float:
     """Return the time of a kernel over one element [s]."""
     a = torch.zeros(1, device=device)
 
@@ -199,7 +206,7 @@ def _tiny(device: Any) -> float:
     return _seconds(device, calls) / TINY_CALLS
 
 
-def _memory(device: Any) -> float:
+def _memory(device: torch.device) -> float:
     """Return the memory of the device [bytes]."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
@@ -209,7 +216,7 @@ def _memory(device: Any) -> float:
 LEARNING_RATE = 1e-4
 """Small, so that weights hardly change: only time is measured."""
 
-OPTIMIZERS: dict[str, Callable[..., Any]] = {
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -218,22 +225,13 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class StepSeconds(NamedTuple):
-    """Seconds of each step, and of its parts; four lists of one length."""
-
-    step: list[float]
-    forward: list[float]
-    backward: list[float]
-    update: list[float]
-
-
 class Stepper:
     """Steps of one model on one fixed batch.
 
     Parameters
     ----------
-    settings : dict
-        Of the model, as in `simdp.probes.networks`.
+    settings : Settings
+        Of the model.
     microbatch : int
         Samples.
     precision : str
@@ -250,7 +248,12 @@ class Stepper:
     """
 
     def __init__(
-        self, settings: Settings, microbatch: int, precision: str, optimizer: str, device: Any
+        self,
+        settings: Settings,
+        microbatch: int,
+        precision: str,
+        optimizer: str,
+        device: torch.device,
     ) -> None:
         torch.manual_seed(0)
         torch.set_flush_denormal(True)  # they cost a CPU a hundredfold, and come with random data
@@ -264,19 +267,19 @@ class Stepper:
         self.optimizer = OPTIMIZERS[optimizer](self.module.parameters(), lr=LEARNING_RATE)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[object]:
         """Return the autocast context of the forward pass."""
         if self.low is None:
             return nullcontext()
         return torch.autocast(self.device.type, self.low)
 
-    def forward(self, model: Any) -> Any:
+    def forward(self, model: nn.Module) -> Tensor:
         """Return the loss of the batch, scaled if gradients are in float16."""
         x, y = self.batch
         with self.autocast():
             return self.scaler.scale(networks.loss_of(model(x), y))
 
-    def step(self, model: Any, watch: DeviceClock) -> None:
+    def step(self, model: nn.Module, watch: DeviceClock) -> None:
         """Run one step, with a mark after each of its three parts."""
         loss = self.forward(model)
         watch.mark()
@@ -289,10 +292,10 @@ class Stepper:
 
     def run(
         self,
-        model: Any,
+        model: nn.Module,
         warm_up: int,
         steps: int,
-        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> StepSeconds:
         """Time ``steps`` steps of a model after ``warm_up`` untimed ones.
 
@@ -309,24 +312,23 @@ class Stepper:
                 self.step(model, watch)
         return _parts(watch.seconds())
 
-    def issue(self, model: Any, steps: int) -> StepSeconds:
+    def issue(self, model: nn.Module, steps: int) -> StepSeconds:
         """Time the host's part of steps, each of which begins on an idle device.
 
         On a CPU this is the whole step. A host that waits for the device, as GradScaler does for
         its check, waits here too.
         """
-        found = StepSeconds([], [], [], [])
+        times = []
         for _ in range(steps):
             settle(self.device)
             watch = HostClock()
             watch.mark()
             self.step(model, watch)
-            for times, more in zip(found, _parts(watch.seconds()), strict=True):
-                times += more
+            times.append(_parts(watch.seconds()))
         settle(self.device)
-        return found
+        return StepSeconds.joined(times)
 
-    def memory(self, model: Any, path: Path | None = None) -> dict[str, str]:
+    def memory(self, model: nn.Module, path: Path | None = None) -> StepMemory:
         """Return the CUDA allocator's figures of a step.
 
         Parameters
@@ -335,11 +337,6 @@ class Stepper:
             The module, or its wrapper.
         path : Path, optional
             File of a snapshot of the allocator's history, for torch's memory_viz.
-
-        Returns
-        -------
-        dict
-            Quantities: ``at_rest``, between steps; ``allocated`` and ``reserved``, at most.
         """
         settle(self.device)
         torch.cuda.reset_peak_memory_stats()
@@ -349,22 +346,15 @@ class Stepper:
         self.step(model, HostClock())
         settle(self.device)
         if path is not None:
-            write_whole(path, partial(_snapshot, torch.cuda.memory._snapshot()))
+            write_whole(path, partial(pickle.dump, torch.cuda.memory._snapshot()))
             torch.cuda.memory._record_memory_history(enabled=None)
-        found = {
-            "at_rest": at_rest,
-            "allocated": torch.cuda.max_memory_allocated(),
-            "reserved": torch.cuda.max_memory_reserved(),
-        }
-        return {name: f"{nbytes / 1e9:.5g} GB" for name, nbytes in found.items()}
+        peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        at_rest, allocated, reserved = (f"{n / 1e9:.5g} GB" for n in (at_rest, *peaks))
+        return StepMemory(at_rest=at_rest, allocated=allocated, reserved=reserved)
 
 
 HISTORY = 200_000
 """Events of the allocator that a snapshot keeps, at most."""
-
-
-def _snapshot(snapshot: Any, stream: BinaryIO) -> None:
-    pickle.dump(snapshot, stream)
 
 
 def _parts(at: list[float]) -> StepSeconds:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -46,8 +47,14 @@ def foreign(before: CpuUsage, after: CpuUsage, own: float) -> float:
     return max(0.0, theirs / (after.wall - before.wall) / cores)
 
 
+class Gather(Protocol):
+    """Gathers a value of every rank on all ranks; a collective call."""
+
+    def __call__(self, value: T, /) -> list[T]: ...
+
+
 def undisturbed(
-    gathered: Callable[[Any], list[Any]], work: Callable[[], T], limit: float, tries: int
+    gathered: Gather, work: Callable[[], T], limit: float, tries: int
 ) -> tuple[T, float]:
     """Run some work on all ranks, repeated until undisturbed or until the tries are used up.
 
@@ -57,8 +64,8 @@ def undisturbed(
 
     Parameters
     ----------
-    gathered : callable
-        Gathers a value of every rank on all ranks; a collective call.
+    gathered : Gather
+        Of the ranks.
     work : callable
         The measured work.
     limit : float
@@ -73,22 +80,22 @@ def undisturbed(
     share : float
         Cores used by other programs meanwhile, at most over the nodes.
     """
-    found: list[tuple[float, int, T]] = []
+    rounds: list[tuple[float, int, T]] = []
     for number in range(tries):
-        is_last = number == tries - 1 and not found
+        is_last = number == tries - 1 and not rounds
         if not is_last:
             _, share = _watched(gathered, lambda: time.sleep(PAUSE))
             if share > limit:
                 continue
         result, share = _watched(gathered, work)
-        found.append((share, number, result))
+        rounds.append((share, number, result))
         if share <= limit:
             break
-    share, _, result = min(found, key=lambda item: item[:2])
+    share, _, result = min(rounds, key=lambda tried: tried[:2])
     return result, share
 
 
-def _watched(gathered: Callable[[Any], list[Any]], work: Callable[[], T]) -> tuple[T, float]:
+def _watched(gathered: Gather, work: Callable[[], T]) -> tuple[T, float]:
     """Run some work on all ranks; return its result, and the cores used by others meanwhile."""
     gathered(None)
     before = usage()
@@ -108,8 +115,8 @@ PERCENTILES = (10, 50, 75, 90)
 
 def percentiles(seconds: Sequence[float]) -> dict[str, str]:
     """Return the percentiles of times [s] as quantities: ``{"p10": "1.2 ms", ...}``."""
-    found = np.percentile(np.asarray(seconds), PERCENTILES)
-    return {f"p{p}": milliseconds(float(t)) for p, t in zip(PERCENTILES, found, strict=True)}
+    times = np.percentile(np.asarray(seconds), PERCENTILES)
+    return {f"p{p}": milliseconds(float(t)) for p, t in zip(PERCENTILES, times, strict=True)}
 
 
 def median(seconds: Sequence[float]) -> float:
@@ -119,8 +126,8 @@ def median(seconds: Sequence[float]) -> float:
 
 def noise(rounds: Sequence[Sequence[float]]) -> float:
     """Return the standard deviation over the mean of the medians of rounds; 0 for one round."""
-    medians = np.array([median(times) for times in rounds])
-    return float(medians.std(ddof=1) / medians.mean()) if len(medians) > 1 else 0.0
+    middles = np.array([median(times) for times in rounds])
+    return float(middles.std(ddof=1) / middles.mean()) if len(middles) > 1 else 0.0
 
 
 def milliseconds(seconds: float) -> str:
@@ -136,6 +143,34 @@ def microseconds(seconds: float) -> str:
 def percent(part: float) -> str:
     """Format a share."""
     return f"{part * 100:.3g} %"
+
+
+class StepSeconds(NamedTuple):
+    """Seconds of each step, and of its parts; four lists of one length."""
+
+    step: list[float]
+    forward: list[float]
+    backward: list[float]
+    update: list[float]
+
+    @classmethod
+    def joined(cls, several: Iterable[StepSeconds]) -> StepSeconds:
+        """Join the steps of some measurements, at least one."""
+        return cls(*(list(chain(*times)) for times in zip(*several, strict=True)))
+
+    @property
+    def parts(self) -> dict[str, list[float]]:
+        """Seconds of the parts, by their names."""
+        return {"forward": self.forward, "backward": self.backward, "update": self.update}
+
+
+CollectiveTimes = dict[int, dict[str, dict[int, list[float]]]]
+"""Seconds of all calls, by world size, collective and size."""
+
+
+def medians(times: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Return the median of each kind of times as a quantity."""
+    return {name: milliseconds(median(seconds)) for name, seconds in times.items()}
 
 
 # Intervals ----------------------------------------------------------------------------------------
@@ -161,6 +196,21 @@ class LayerTimes(NamedTuple):
     gradient_bytes: list[int]  # of its parameters [bytes]
 
 
+COLUMNS = ("name", "forward_us", "weight_grad_us", "input_grad_us", "gradient_bytes")
+
+
+def csv(layers: LayerTimes, about: str) -> str:
+    """Format layer times for the model ``profile``, with ``about`` as a comment."""
+    lines = [
+        f"# {about}; what has no parameters is in the line of the layer before it",
+        ",".join(COLUMNS),
+    ]
+    for name, forward, to_weight, to_input, nbytes in zip(*layers, strict=True):
+        times = (f"{1e6 * seconds:.3f}" for seconds in (forward, to_weight, to_input))
+        lines.append(",".join([name, *times, str(nbytes)]))
+    return "".join(f"{line}\n" for line in lines)
+
+
 def forward_of(calls: Sequence[LayerEvent], end: float) -> dict[str, float]:
     """Return seconds of each layer's forward, in order of the calls.
 
@@ -168,10 +218,10 @@ def forward_of(calls: Sequence[LayerEvent], end: float) -> dict[str, float]:
     parameters with the layer before them.
     """
     starts = [0.0, *(event.at for event in calls[1:]), end]
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for event, begin, finish in zip(calls, starts, starts[1:], strict=False):
-        found[event.layer] = found.get(event.layer, 0.0) + finish - begin
-    return found
+        seconds[event.layer] = seconds.get(event.layer, 0.0) + finish - begin
+    return seconds
 
 
 def backward_of(

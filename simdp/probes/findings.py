@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from simdp.probes.figures import median, microseconds, percent
-from simdp.probes.record import HOST_LINK, write_yaml
+from simdp.probes.record import (
+    HOST_LINK,
+    DDPRecord,
+    DeviceFigures,
+    LayersRecord,
+    LayersStep,
+    Machine,
+    MeasuredCompute,
+    MeasuredPoint,
+    Overheads,
+    ProbeScenario,
+    ScenarioCluster,
+    ScenarioMemory,
+    write_yaml,
+)
 from simdp.results.collective import read_nccl_tests
 from simdp.units import parse
 from simdp.workload.compute import is_contradiction
-
-Plain = dict[str, Any]
 
 MACHINE, SCENARIO, MORE = "machine.yaml", "scenario.yaml", "scenarios"
 """The machine's file; the scenario of the first model; the folder of those of the others."""
@@ -37,7 +49,7 @@ class Findings:
 
     Attributes
     ----------
-    layers, ddp : dict of str to dict
+    layers, ddp : dict of str to Record
         Records of `simdp.probes.layers` and `simdp.probes.ddp`, by model.
     logs : dict of int to Path
         Logs of `simdp.probes.collectives`, by number of ranks, in the folder of the results.
@@ -45,20 +57,25 @@ class Findings:
         Of the other parts.
     """
 
-    layers: dict[str, Plain] = field(default_factory=dict)
-    ddp: dict[str, Plain] = field(default_factory=dict)
+    layers: dict[str, LayersRecord] = field(default_factory=dict)
+    ddp: dict[str, DDPRecord] = field(default_factory=dict)
     logs: dict[int, Path] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
     @property
-    def records(self) -> list[Plain]:
+    def records(self) -> list[LayersRecord | DDPRecord]:
         """All records, each of which describes the machine and its device."""
         return [*self.layers.values(), *self.ddp.values()]
 
     @property
-    def machine(self) -> Plain:
+    def machine(self) -> Machine:
         """Names and versions of the machine."""
-        return self.records[0]["machine"]
+        return self.records[0].machine
+
+    @property
+    def device(self) -> DeviceFigures:
+        """The middle of each figure of the device over all records."""
+        return device_figures([record.device for record in self.records])
 
     @property
     def largest_log(self) -> Path | None:
@@ -68,19 +85,20 @@ class Findings:
 
 # Device ------------------------------------------------------------------------------------------
 
-RATES = {"memory": "data size", "memory_bandwidth": "bandwidth", "launch": "time"}
 
-
-def device_figures(records: Sequence[Mapping[str, Any]]) -> Plain:
-    """Return the middle of each figure of a device over some records; at least one."""
-    devices = [record["device"] for record in records]
-    dtypes = list(dict.fromkeys(dtype for device in devices for dtype in device["peak"]))
+def device_figures(devices: Sequence[DeviceFigures]) -> DeviceFigures:
+    """Return the middle of each figure over some measurements of a device; at least one."""
+    dtypes = dict.fromkeys(dtype for device in devices for dtype in device.peak)
     peaks = {
-        dtype: _middle([d["peak"][dtype] for d in devices if dtype in d["peak"]], "compute rate")
+        dtype: _middle([d.peak[dtype] for d in devices if dtype in d.peak], "compute rate")
         for dtype in dtypes
     }
-    others = {key: _middle([d[key] for d in devices], kind) for key, kind in RATES.items()}
-    return {"peak": peaks, "efficiency": 1.0, **others}
+    return DeviceFigures(
+        peak=peaks,
+        memory=_middle([device.memory for device in devices], "data size"),
+        memory_bandwidth=_middle([device.memory_bandwidth for device in devices], "bandwidth"),
+        launch=_middle([device.launch for device in devices], "time"),
+    )
 
 
 def _middle(texts: Sequence[str], dimension: str) -> str:
@@ -89,9 +107,9 @@ def _middle(texts: Sequence[str], dimension: str) -> str:
     return ordered[len(ordered) // 2]
 
 
-def device_name(machine: Mapping[str, Any]) -> str:
-    """Return a name in the catalogue's form for the device of a machine."""
-    text = str(machine.get("gpu", machine["cpu"])).lower()
+def device_name(name: str) -> str:
+    """Return the name of a device in the catalogue's form."""
+    text = name.lower()
     return "-".join(re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)", " ", text))) or "device"
 
 
@@ -126,29 +144,30 @@ def fitted_link(log: Path) -> FittedLink:
     return FittedLink(start / (4 * (n - 1)), 2 * (n - 1) / (n * slope), error, n)
 
 
-def machine_entry(found: Findings) -> Plain:
+def machine_entry(findings: Findings) -> dict[str, object]:
     """Return the machine's file as plain data: its device, its link, and what DDP adds."""
-    about = found.machine
-    ddp = found.ddp.items()
-    overheads = [record["scenarios"][name]["cluster"]["overheads"] for name, record in ddp]
-    models = [model for _, record in ddp for model in record["models"].values()]
-    ranks = [run["world_size"] for model in models for run in model["runs"]]
-    link, source, caveats = _link(found)
-    cluster: Plain = {
-        "devices_per_node": int(about.get("gpus", max(ranks, default=1))),
-        "device": {"name": device_name(about), **device_figures(found.records)},
+    machine, name = findings.machine, findings.machine.device_name
+    overheads = [
+        record.scenarios[model].cluster.overheads for model, record in findings.ddp.items()
+    ]
+    models = [model for record in findings.ddp.values() for model in record.models.values()]
+    ranks = [run.world_size for model in models for run in model.runs]
+    link, source, caveats = _link(findings)
+    cluster: dict[str, object] = {
+        "devices_per_node": machine.gpus or max(ranks, default=1),
+        "device": {"name": device_name(name), **findings.device.model_dump()},
         "topology": "switch",
         "link": link,
     }
     sources = {
-        "device": f"{COMMAND} on {about.get('gpu', about['cpu'])}, torch {about['torch']}: "
+        "device": f"{COMMAND} on {name}, torch {machine.torch}: "
         "the middle of several measurements; peak is that of products of square matrices",
         "link": source,
     }
     if overheads:
-        sources["overheads"] = "steps of DDP that send nothing, over those without DDP"
-        hook = median([parse(one["hook"], "time") for one in overheads])
-        cluster["overheads"] = {**overheads[0], "hook": microseconds(hook)}
+        sources |= {"overheads": "steps of DDP that send nothing, over those without DDP"}
+        hook = microseconds(median([parse(overhead.hook, "time") for overhead in overheads]))
+        cluster |= {"overheads": overheads[0].model_copy(update={"hook": hook}).model_dump()}
     return {
         "caveats": [
             "The device's efficiency is 1, that of large products: steps of models that were not "
@@ -160,13 +179,12 @@ def machine_entry(found: Findings) -> Plain:
     }
 
 
-def _link(found: Findings) -> tuple[Any, str, list[str]]:
+def _link(findings: Findings) -> tuple[str | dict[str, str], str, list[str]]:
     """Return the link, where it comes from, and what to know about it."""
-    log = found.largest_log
+    log = findings.largest_log
     if log is None:
-        assumed = "pcie4-x16" if "gpu" in found.machine else dict(HOST_LINK)
         caveat = "The link was not measured, since collectives of two ranks or more were not."
-        return assumed, "an assumption", [caveat]
+        return "pcie4-x16" if findings.machine.gpu else HOST_LINK, "an assumption", [caveat]
     fit = fitted_link(log)
     link = {"alpha": microseconds(fit.alpha), "bandwidth": f"{fit.bandwidth / 1e9:.4g} GB/s"}
     source = (
@@ -182,99 +200,100 @@ FUSED = ("transformer", "bert-base", "gpt2", "llama")
 """Models whose attention torch computes in one kernel on a GPU, without keeping its weights."""
 
 
-def scenario(found: Findings, name: str, up: str = "") -> Plain:
+def scenario(findings: Findings, name: str, up: str = "") -> ProbeScenario:
     """Return a model's scenario, with its measured points.
 
     Parameters
     ----------
-    found : Findings
+    findings : Findings
         With a record of DDP of the model.
     name : str
         The model.
     up : str
         Path from the scenario's folder to that of the machine's file, such as ``"../"``.
     """
-    made: Plain = dict(found.ddp[name]["scenarios"][name])
-    hook = made["cluster"]["overheads"]["hook"]
-    world_size = made["cluster"]["world_size"]
-    made["cluster"] = {
-        "machine": f"{up}{MACHINE}",
-        "world_size": world_size,
-        "overheads": {"hook": hook},
-    }
-    notes = _steps(found, name)
-    workload = {**made["workload"], "compute": _compute(made["workload"]["compute"], notes)}
-    if "gpu" in found.machine and workload["model"]["kind"] in FUSED:
-        workload["attention"] = "flash"
-    made["workload"] = workload
-    measured = {**made.pop("measured"), **_memory(notes)}
-    numerics = made.pop("numerics")
-    if (log := found.largest_log) is not None:
-        made["collectives"] = {"cost": {"kind": "table", "path": f"{up}{log.name}"}}
-    return {**made, "numerics": numerics, "measured": measured}
+    base, steps = findings.ddp[name].scenarios[name], _steps(findings, name)
+    cluster, workload, log = base.cluster, base.workload, findings.largest_log
+    is_fused = findings.machine.gpu is not None and workload.model.get("kind") in FUSED
+    cost = log and {"cost": {"kind": "table", "path": f"{up}{log.name}"}}
+    return base.model_copy(
+        update={
+            "cluster": ScenarioCluster(
+                machine=f"{up}{MACHINE}",
+                world_size=cluster.world_size,
+                overheads=Overheads(hook=cluster.overheads.hook),
+            ),
+            "workload": workload.model_copy(
+                update={
+                    "compute": _compute(workload.compute, steps),
+                    "attention": "flash" if is_fused else workload.attention,
+                }
+            ),
+            "collectives": cost or base.collectives,
+            "measured": base.measured.model_copy(update={"memory": _memory(steps) or None}),
+        }
+    )
 
 
-def _steps(found: Findings, name: str) -> list[Plain]:
+def _steps(findings: Findings, name: str) -> list[LayersStep]:
     """Return the steps of a model without DDP in the precision of its scenario."""
-    if name not in found.layers:
+    if name not in findings.layers:
         return []
-    precision = found.ddp[name]["settings"]["precision"][0]
-    steps: list[Plain] = found.layers[name]["models"][name]["precisions"][precision]["steps"]
-    return [step for step in steps if not step.get("out_of_memory")]
+    precision = findings.ddp[name].settings.precision[0]
+    return findings.layers[name].fitting(name, precision)
 
 
-def _compute(compute: Plain, steps: Iterable[Plain]) -> Plain:
+def _compute(compute: MeasuredCompute, steps: Iterable[LayersStep]) -> MeasuredCompute:
     """Return measured compute with the times of other micro-batches that do not contradict it."""
-    points: list[Plain] = list(compute["points"])
+    points = list(compute.points)
     for step in steps:
-        new = {"microbatch": step["microbatch"], "step_time": step["step_time"]["p50"]}
+        new = MeasuredPoint(microbatch=step.microbatch, step_time=step.step_time.p50)
         if all(_agree(*sorted([point, new], key=_microbatch)) for point in points):
             points.append(new)
-    return {**compute, "points": sorted(points, key=_microbatch)}
+    return compute.model_copy(update={"points": sorted(points, key=_microbatch)})
 
 
-def _microbatch(point: Plain) -> int:
-    return int(point["microbatch"])
+def _microbatch(point: MeasuredPoint) -> int:
+    return point.microbatch
 
 
-def _agree(small: Plain, large: Plain) -> bool:
+def _agree(small: MeasuredPoint, large: MeasuredPoint) -> bool:
     """Return whether two micro-batches differ, and the larger one takes no less time."""
-    times = [parse(point["step_time"], "time") for point in (small, large)]
-    return small["microbatch"] < large["microbatch"] and not is_contradiction(*times)
+    times = [parse(point.step_time, "time") for point in (small, large)]
+    return small.microbatch < large.microbatch and not is_contradiction(*times)
 
 
-def _memory(steps: Iterable[Plain]) -> Plain:
+def _memory(steps: Iterable[LayersStep]) -> list[ScenarioMemory]:
     """Return ``measured.memory`` of a GPU's steps."""
     alone = {"cluster.world_size": 1, "strategy": "single"}
-    peaks = [
-        {
-            "set": {**alone, "workload.microbatch": step["microbatch"]},
-            "allocated": step["memory"]["allocated"],
-        }
+    return [
+        ScenarioMemory(
+            set={**alone, "workload.microbatch": step.microbatch},
+            allocated=step.memory.allocated,
+        )
         for step in steps
-        if "memory" in step
+        if step.memory is not None
     ]
-    return {"memory": peaks} if peaks else {}
 
 
 # Files -------------------------------------------------------------------------------------------
 
 
-def write_files(found: Findings, out: Path) -> list[Path]:
+def write_files(findings: Findings, out: Path) -> list[Path]:
     """Write the machine's file and the scenarios, and return the latter's paths, the first first.
 
     Models without a record of DDP have no scenario.
     """
-    device = found.machine.get("gpu", found.machine["cpu"])
-    write_yaml(out / MACHINE, machine_entry(found), f"{device}: measured by {COMMAND}")
+    comment = f"{findings.machine.device_name}: measured by {COMMAND}"
+    write_yaml(out / MACHINE, machine_entry(findings), comment)
     paths: list[Path] = []
-    for name in found.ddp:
+    for name in findings.ddp:
         is_first = not paths
         path = out / SCENARIO if is_first else out / MORE / f"{name}.yaml"
         comment = (
             f"How long does a step of {name} take here under DDP?\n"
             "Steps of the fewest ranks calibrate, more are predicted."
         )
-        write_yaml(path, scenario(found, name, "" if is_first else "../"), comment)
+        write_yaml(path, scenario(findings, name, "" if is_first else "../"), comment)
         paths.append(path)
     return paths

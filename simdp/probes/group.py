@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+from argparse import Namespace
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
 from simdp.probes.arguments import ProbeError, handover
+
+T = TypeVar("T")
 
 PATIENCE = timedelta(hours=2)
 """Timeout of ranks that take no part in a measurement."""
@@ -32,18 +35,18 @@ class RankContext(NamedTuple):
 
     rank: int
     world_size: int
-    device: Any
-    control: Any
+    device: torch.device
+    control: dist.ProcessGroup
 
     def meet(self) -> None:
         """Wait for all ranks."""
         dist.barrier(group=self.control)
 
-    def gathered(self, value: Any) -> list[Any]:
+    def gathered(self, value: T) -> list[T]:
         """Return a value of every rank, on every rank."""
-        found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, value, group=self.control)
-        return found
+        values = [value] * self.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
 
 def by_torchrun() -> bool:
@@ -52,7 +55,7 @@ def by_torchrun() -> bool:
 
 
 def launch(
-    job: Callable[[RankContext, Any], None], settings: Any, world_size: int, place: RankPlacement
+    job: Callable[[RankContext, T], None], settings: T, world_size: int, place: RankPlacement
 ) -> None:
     """Run a job on every rank: those started by torchrun, or in new processes.
 
@@ -94,11 +97,11 @@ def launch(
 
 
 def run_probe(
-    measure: Callable[[RankContext, Any], None],
-    settings: Callable[..., Any],
-    args: Any,
-    **options: Any,
-) -> dict[str, Any] | None:
+    measure: Callable[[RankContext, T], None],
+    settings: Callable[..., T],
+    args: Namespace,
+    **options: object,
+) -> Any:
     """Run a probe on the ranks of its arguments; return rank 0's results where it runs.
 
     ``settings`` is called with ``options``, the arguments that all probes share, and ``collect``.
@@ -141,8 +144,8 @@ def check_devices(world_size: int, place: RankPlacement) -> None:
 
 def _rank(
     rank: int,
-    job: Callable[[RankContext, Any], None],
-    settings: Any,
+    job: Callable[[RankContext, T], None],
+    settings: T,
     n: int,
     place: RankPlacement,
     at: str | None,

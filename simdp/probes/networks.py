@@ -7,18 +7,25 @@ the same names, shapes and order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from math import log, sqrt
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from simdp.probes.zoo import Settings, samples
+from simdp.probes.zoo import (
+    BERT_VOCABULARY,
+    BertSettings,
+    GPT2Settings,
+    LlamaSettings,
+    MLPSettings,
+    ResNetSettings,
+    Settings,
+    TransformerSettings,
+)
 
 # Language -----------------------------------------------------------------------------------------
-
-Tensor = Any
 
 
 def _heads(x: Tensor, count: int) -> Tensor:
@@ -42,11 +49,11 @@ class Turned(nn.Module):
 class GPT2Attention(nn.Module):
     """Causal attention with one map for queries, keys and values."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GPT2Settings) -> None:
         super().__init__()
-        d, self.heads, self.p = settings["n_embd"], settings["n_head"], settings["attn_pdrop"]
+        d, self.heads, self.p = settings.n_embd, settings.n_head, settings.attn_pdrop
         self.c_attn, self.c_proj = Turned(d, 3 * d), Turned(d, d)
-        self.dropout = nn.Dropout(settings["resid_pdrop"])
+        self.dropout = nn.Dropout(settings.resid_pdrop)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map hidden states to hidden states."""
@@ -59,11 +66,11 @@ class GPT2Attention(nn.Module):
 class GPT2MLP(nn.Module):
     """Two maps with a GELU between them, by tanh."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GPT2Settings) -> None:
         super().__init__()
-        d = settings["n_embd"]
+        d = settings.n_embd
         self.c_fc, self.c_proj = Turned(d, 4 * d), Turned(4 * d, d)
-        self.act, self.dropout = nn.GELU(approximate="tanh"), nn.Dropout(settings["resid_pdrop"])
+        self.act, self.dropout = nn.GELU(approximate="tanh"), nn.Dropout(settings.resid_pdrop)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map hidden states to hidden states."""
@@ -73,9 +80,9 @@ class GPT2MLP(nn.Module):
 class TorchGPT2Block(nn.Module):
     """Attention and two maps, each behind a norm and with a shortcut."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GPT2Settings) -> None:
         super().__init__()
-        d, eps = settings["n_embd"], settings["layer_norm_epsilon"]
+        d, eps = settings.n_embd, settings.layer_norm_epsilon
         self.ln_1, self.attn = nn.LayerNorm(d, eps), GPT2Attention(settings)
         self.ln_2, self.mlp = nn.LayerNorm(d, eps), GPT2MLP(settings)
 
@@ -88,29 +95,26 @@ class TorchGPT2Block(nn.Module):
 class TorchGPT2(nn.Module):
     """GPT-2 with the names of transformers' GPT2LMHeadModel (Radford et al., OpenAI 2019)."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GPT2Settings) -> None:
         super().__init__()
-        d = settings["n_embd"]
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(settings["vocab_size"], d),
-                "wpe": nn.Embedding(settings["n_positions"], d),
-                "drop": nn.Dropout(settings["embd_pdrop"]),
-                "h": nn.ModuleList(TorchGPT2Block(settings) for _ in range(settings["n_layer"])),
-                "ln_f": nn.LayerNorm(d, settings["layer_norm_epsilon"]),
-            }
-        )
-        for name in ("wte", "wpe"):
-            nn.init.normal_(self.transformer[name].weight, std=0.02)
+        d = settings.n_embd
+        self.transformer = parts = nn.Module()
+        parts.wte = nn.Embedding(settings.vocab_size, d)
+        parts.wpe = nn.Embedding(settings.n_positions, d)
+        parts.drop = nn.Dropout(settings.embd_pdrop)
+        parts.h = nn.ModuleList(TorchGPT2Block(settings) for _ in range(settings.n_layer))
+        parts.ln_f = nn.LayerNorm(d, settings.layer_norm_epsilon)
+        for embedding in (parts.wte, parts.wpe):
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens to scores of the next one."""
         parts = self.transformer
         places = torch.arange(x.shape[1], device=x.device)
-        h = parts["drop"](parts["wte"](x) + parts["wpe"](places))
-        for block in parts["h"]:
+        h = parts.drop(parts.wte(x) + parts.wpe(places))
+        for block in parts.h:
             h = block(h)
-        return nn.functional.linear(parts["ln_f"](h), parts["wte"].weight)
+        return nn.functional.linear(parts.ln_f(h), parts.wte.weight)
 
 
 class TorchRMSNorm(nn.Module):
@@ -136,10 +140,10 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class LlamaAttention(nn.Module):
     """Causal attention with keys and values shared by several queries."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LlamaSettings) -> None:
         super().__init__()
-        d, self.heads = settings["hidden_size"], settings["num_attention_heads"]
-        self.shared = settings["num_key_value_heads"]
+        d, self.heads = settings.hidden_size, settings.num_attention_heads
+        self.shared = settings.num_key_value_heads
         narrow = d // self.heads * self.shared
         self.q_proj, self.k_proj = nn.Linear(d, d, bias=False), nn.Linear(d, narrow, bias=False)
         self.v_proj, self.o_proj = nn.Linear(d, narrow, bias=False), nn.Linear(d, d, bias=False)
@@ -149,8 +153,8 @@ class LlamaAttention(nn.Module):
         q, k = _heads(self.q_proj(x), self.heads), _heads(self.k_proj(x), self.shared)
         q, k = _rotated(q, cos, sin).to(q.dtype), _rotated(k, cos, sin).to(k.dtype)
         v = _heads(self.v_proj(x), self.shared)
-        each = self.heads // self.shared
-        k, v = (part.repeat_interleave(each, 1) if each > 1 else part for part in (k, v))
+        repeats = self.heads // self.shared
+        k, v = (part.repeat_interleave(repeats, 1) if repeats > 1 else part for part in (k, v))
         h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o_proj(h.transpose(1, 2).flatten(2))
 
@@ -158,9 +162,9 @@ class LlamaAttention(nn.Module):
 class LlamaMLP(nn.Module):
     """SwiGLU (Shazeer, arXiv 2002.05202)."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LlamaSettings) -> None:
         super().__init__()
-        d, wide = settings["hidden_size"], settings["intermediate_size"]
+        d, wide = settings.hidden_size, settings.intermediate_size
         self.gate_proj, self.up_proj = (nn.Linear(d, wide, bias=False) for _ in range(2))
         self.down_proj, self.act_fn = nn.Linear(wide, d, bias=False), nn.SiLU()
 
@@ -172,9 +176,9 @@ class LlamaMLP(nn.Module):
 class LlamaLayer(nn.Module):
     """Attention and SwiGLU, each behind a norm and with a shortcut."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LlamaSettings) -> None:
         super().__init__()
-        d, eps = settings["hidden_size"], settings["rms_norm_eps"]
+        d, eps = settings.hidden_size, settings.rms_norm_eps
         self.self_attn, self.mlp = LlamaAttention(settings), LlamaMLP(settings)
         self.input_layernorm, self.post_attention_layernorm = (
             TorchRMSNorm(d, eps),
@@ -190,29 +194,25 @@ class LlamaLayer(nn.Module):
 class TorchLlama(nn.Module):
     """Llama with tied embeddings and the names of transformers' LlamaForCausalLM."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LlamaSettings) -> None:
         super().__init__()
-        d = settings["hidden_size"]
-        self.model = nn.ModuleDict(
-            {
-                "embed_tokens": nn.Embedding(settings["vocab_size"], d),
-                "layers": nn.ModuleList(
-                    LlamaLayer(settings) for _ in range(settings["num_hidden_layers"])
-                ),
-                "norm": TorchRMSNorm(d, settings["rms_norm_eps"]),
-            }
-        )
-        nn.init.normal_(self.model["embed_tokens"].weight, std=0.02)
-        self.theta, self.head_dim = settings["rope_theta"], d // settings["num_attention_heads"]
+        d = settings.hidden_size
+        self.model = parts = nn.Module()
+        parts.embed_tokens = nn.Embedding(settings.vocab_size, d)
+        layers = (LlamaLayer(settings) for _ in range(settings.num_hidden_layers))
+        parts.layers = nn.ModuleList(layers)
+        parts.norm = TorchRMSNorm(d, settings.rms_norm_eps)
+        nn.init.normal_(parts.embed_tokens.weight, std=0.02)
+        self.theta, self.head_dim = settings.rope_theta, d // settings.num_attention_heads
 
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens to scores of the next one."""
         parts = self.model
-        h = parts["embed_tokens"](x)
+        h = parts.embed_tokens(x)
         cos, sin = self._waves(x.shape[1], h)
-        for layer in parts["layers"]:
+        for layer in parts.layers:
             h = layer(h, cos, sin)
-        return nn.functional.linear(parts["norm"](h), parts["embed_tokens"].weight)
+        return nn.functional.linear(parts.norm(h), parts.embed_tokens.weight)
 
     def _waves(self, length: int, h: Tensor) -> tuple[Tensor, Tensor]:
         pace = torch.arange(0, self.head_dim, 2, device=h.device) / self.head_dim
@@ -223,38 +223,36 @@ class TorchLlama(nn.Module):
 
 # Networks -----------------------------------------------------------------------------------------
 
-ProbeTensor = Any
-
-BERT_VOCABULARY, BERT_PLACES, BERT_EPS, BERT_DROPOUT = 30522, 512, 1e-12, 0.1
-"""Of BERT-Base (Devlin et al., NAACL 2019, arXiv 1810.04805)."""
+BERT_PLACES, BERT_EPS, BERT_DROPOUT = 512, 1e-12, 0.1
+"""Of BERT-Base, as `simdp.probes.zoo.BERT_VOCABULARY`."""
 
 
 def build(settings: Settings) -> nn.Module:
     """Build a model of `simdp.probes.networks`, with weights that depend only on torch's seed."""
-    kinds: dict[str, Callable[[Settings], nn.Module]] = {
-        "mlp": TorchMLP,
-        "transformer": TorchTransformer,
-        "bert-base": TorchBert,
-        "resnet50": ResNet50,
-        "gpt2": TorchGPT2,
-        "llama": TorchLlama,
+    kinds: dict[type[Settings], Callable[..., nn.Module]] = {
+        MLPSettings: TorchMLP,
+        TransformerSettings: TorchTransformer,
+        BertSettings: TorchBert,
+        ResNetSettings: ResNet50,
+        GPT2Settings: TorchGPT2,
+        LlamaSettings: TorchLlama,
     }
-    return kinds[settings["kind"]](settings)
+    return kinds[type(settings)](settings)
 
 
-def batch(settings: Settings, microbatch: int, device: Any) -> tuple[ProbeTensor, ProbeTensor]:
+def batch(settings: Settings, microbatch: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Draw one batch of inputs and targets for all steps."""
-    kind = samples(settings)
-    shape = (microbatch, *kind.shape)
-    if kind.num_tokens is None:
+    inputs = settings.inputs
+    shape = (microbatch, *inputs.shape)
+    if inputs.num_tokens is None:
         x = torch.randn(shape, device=device)
     else:
-        x = torch.randint(kind.num_tokens, shape, device=device)
-    targets = shape if kind.per_token else shape[:1]
-    return x, torch.randint(kind.num_classes, targets, device=device)
+        x = torch.randint(inputs.num_tokens, shape, device=device)
+    targets = shape if inputs.per_token else shape[:1]
+    return x, torch.randint(inputs.num_classes, targets, device=device)
 
 
-def loss_of(output: ProbeTensor, target: ProbeTensor) -> ProbeTensor:
+def loss_of(output: Tensor, target: Tensor) -> Tensor:
     """Return the cross entropy, the mean over samples or tokens, in 32 bit."""
     return nn.functional.cross_entropy(output.flatten(0, -2).float(), target.flatten())
 
@@ -262,22 +260,18 @@ def loss_of(output: ProbeTensor, target: ProbeTensor) -> ProbeTensor:
 class TorchMLP(nn.Module):
     """Linear maps with an activation between them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: MLPSettings) -> None:
         super().__init__()
-        widths, bias = settings["widths"], settings["bias"]
+        widths, bias = settings.widths, settings.bias
         self.layers = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(widths))
         acts = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
-        self.acts = nn.ModuleList(acts[settings["activation"]]() for _ in self.layers[1:])
+        self.acts = nn.ModuleList(acts[settings.activation]() for _ in self.layers[1:])
 
-    def forward(self, x: ProbeTensor) -> ProbeTensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map features to classes."""
         for act, layer in zip(self.acts, self.layers, strict=False):
             x = act(layer(x))
         return self.layers[-1](x)
-
-
-def _encoder_layer(d: int, heads: int, wide: int, settings: dict[str, Any]) -> nn.Module:
-    return nn.TransformerEncoderLayer(d, heads, wide, batch_first=True, **settings)
 
 
 class Layers(nn.Module):
@@ -288,7 +282,7 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm
 
-    def forward(self, h: ProbeTensor, mask: ProbeTensor | None) -> ProbeTensor:
+    def forward(self, h: Tensor, mask: Tensor | None) -> Tensor:
         """Map hidden states to hidden states."""
         for layer in self.layers:
             h = layer(h, src_mask=mask, is_causal=mask is not None)
@@ -298,58 +292,64 @@ class Layers(nn.Module):
 class TorchTransformer(nn.Module):
     """A causal language model of nn.TransformerEncoder's layers."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
-        d, length, p = settings["d_model"], settings["sequence_length"], settings["dropout"]
-        self.embedding = nn.Embedding(settings["vocab_size"], d)
+        d, length, p = settings.d_model, settings.sequence_length, settings.dropout
+        self.embedding = nn.Embedding(settings.vocab_size, d)
         self.dropout = nn.Dropout(p)
-        keys = ("dropout", "activation", "norm_first")
-        shared = {key: settings[key] for key in keys}
-        sizes = d, settings["nhead"], settings["dim_feedforward"]
-        layers = [_encoder_layer(*sizes, shared) for _ in range(settings["num_layers"])]
-        self.encoder = Layers(layers, nn.LayerNorm(d) if settings["norm_first"] else None)
-        self.fc = nn.Linear(d, settings["vocab_size"])
+        layer = partial(
+            nn.TransformerEncoderLayer,
+            *(d, settings.nhead, settings.dim_feedforward, p, settings.activation),
+            batch_first=True,
+            norm_first=settings.norm_first,
+        )
+        layers = [layer() for _ in range(settings.num_layers)]
+        self.encoder = Layers(layers, nn.LayerNorm(d) if settings.norm_first else None)
+        self.fc = nn.Linear(d, settings.vocab_size)
         self.d_model = d
         # Plain attributes: DDP would send registered buffers from rank 0 before every forward.
         self.places = _sinusoids(length, d)
         self.mask = nn.Transformer.generate_square_subsequent_mask(length)
 
-    def forward(self, x: ProbeTensor) -> ProbeTensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map tokens to scores of the next one."""
         self.places, self.mask = self.places.to(x.device), self.mask.to(x.device)
         h = self.dropout(self.embedding(x) * sqrt(self.d_model) + self.places)
         return self.fc(self.encoder(h, self.mask))
 
 
-def _sinusoids(length: int, d: int) -> ProbeTensor:
+def _sinusoids(length: int, d: int) -> Tensor:
     """Positional encoding of Vaswani et al., "Attention is all you need", NeurIPS 2017."""
     place = torch.arange(length).unsqueeze(1)
     pace = torch.exp(torch.arange(0, d, 2) * (-log(10_000.0) / d))
-    found = torch.zeros(length, d)
-    found[:, 0::2] = torch.sin(place * pace)
-    found[:, 1::2] = torch.cos(place * pace)[:, : d // 2]
-    return found
+    waves = torch.zeros(length, d)
+    waves[:, 0::2] = torch.sin(place * pace)
+    waves[:, 1::2] = torch.cos(place * pace)[:, : d // 2]
+    return waves
 
 
 class TorchBert(nn.Module):
     """BERT for classification, of nn.TransformerEncoder's layers."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BertSettings) -> None:
         super().__init__()
-        d = settings["hidden_size"]
+        d = settings.hidden_size
         self.embedding = nn.Embedding(BERT_VOCABULARY, d)
         self.position_embedding = nn.Embedding(BERT_PLACES, d)
         self.token_type_embedding = nn.Embedding(2, d)
         self.norm = nn.LayerNorm(d, eps=BERT_EPS)
         self.dropout = nn.Dropout(BERT_DROPOUT)
-        shared = {"dropout": BERT_DROPOUT, "activation": "gelu", "layer_norm_eps": BERT_EPS}
-        sizes = d, settings["num_attention_heads"], settings["intermediate_size"]
-        count = settings["num_hidden_layers"]
-        self.encoder = Layers([_encoder_layer(*sizes, shared) for _ in range(count)], None)
+        layer = partial(
+            nn.TransformerEncoderLayer,
+            *(d, settings.num_attention_heads, settings.intermediate_size, BERT_DROPOUT, "gelu"),
+            layer_norm_eps=BERT_EPS,
+            batch_first=True,
+        )
+        self.encoder = Layers([layer() for _ in range(settings.num_hidden_layers)], None)
         self.pooler = nn.Linear(d, d)
-        self.classifier = nn.Linear(d, settings["num_labels"])
+        self.classifier = nn.Linear(d, settings.num_labels)
 
-    def forward(self, x: ProbeTensor) -> ProbeTensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map tokens to scores of the labels."""
         places = torch.arange(x.shape[1], device=x.device)
         h = self.embedding(x) + self.token_type_embedding(torch.zeros_like(x))
@@ -376,7 +376,7 @@ class TorchBottleneck(nn.Module):
             shortcut = nn.Conv2d(fan_in, wide, 1, stride, bias=False)
             self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(wide))
 
-    def forward(self, x: ProbeTensor) -> ProbeTensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map images of ``fan_in`` channels to images of ``4 planes``."""
         h = self.relu1(self.bn1(self.conv1(x)))
         h = self.relu2(self.bn2(self.conv2(h)))
@@ -387,7 +387,7 @@ class TorchBottleneck(nn.Module):
 class ResNet50(nn.Module):
     """ResNet-50 with torchvision's names and strides."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ResNetSettings) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -402,9 +402,9 @@ class ResNet50(nn.Module):
                 fan_in = 4 * planes
             setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(fan_in, settings["num_classes"])
+        self.fc = nn.Linear(fan_in, settings.num_classes)
 
-    def forward(self, x: ProbeTensor) -> ProbeTensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map images to classes."""
         h = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):

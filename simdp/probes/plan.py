@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from simdp.files import read_yaml
 from simdp.probes import arguments, collectives, ddp, layers, zoo
 from simdp.probes.arguments import ProbeError, printed_lines, require_torch
 from simdp.probes.figures import PAUSE
 from simdp.probes.findings import Failure, Findings
+from simdp.probes.record import DDPRecord, LayersRecord, StepMemory
 from simdp.units import parse
 
 # Request -----------------------------------------------------------------------------------------
@@ -224,31 +224,32 @@ def quick_steps(request: ProbeRequest) -> Quick:
     """Run two steps of every model, precision and micro-batch."""
     import torch
 
-    from simdp.probes.device import free
+    from simdp.probes.device import first_device, free
 
     torch.set_num_threads(1)
-    device = torch.device(request.device, *([0] if request.device == "cuda" else []))
-    found: Quick = {}
+    quick: Quick = {}
     for name, settings in request.models.items():
         for precision in request.precisions:
             for microbatch in request.microbatches[name]:
                 try:
-                    taken = _quick_step(settings, microbatch, precision, request.optimizer, device)
+                    taken = _quick_step(
+                        settings, microbatch, precision, request.optimizer, request.device
+                    )
                 except RuntimeError:  # out of memory, for example: its part reports it
                     continue
                 finally:
-                    free(device)
-                found[name, precision, microbatch] = taken
-    return found
+                    free(first_device(request.device))
+                quick[name, precision, microbatch] = taken
+    return quick
 
 
 def _quick_step(
-    settings: zoo.Settings, microbatch: int, precision: str, optimizer: str, device: Any
+    settings: zoo.Settings, microbatch: int, precision: str, optimizer: str, device: str
 ) -> QuickStep:
-    from simdp.probes.device import Stepper
+    from simdp.probes.device import Stepper, first_device
 
     begin = time.perf_counter()
-    stepper = Stepper(settings, microbatch, precision, optimizer, device)
+    stepper = Stepper(settings, microbatch, precision, optimizer, first_device(device))
     stepper.run(stepper.module, 0, 1)
     middle = time.perf_counter()
     stepper.run(stepper.module, 0, 1)
@@ -319,11 +320,12 @@ LARGEST = {"cpu": 2**27, "cuda": 2**30}
 
 def parts(request: ProbeRequest, quick: Quick) -> list[ProbePart]:
     """Return the parts of a request, in order."""
-    found = [_layers_part(request, name, quick) for name in request.models]
     several = [n for n in request.world_sizes if n > 1]
-    if several:
-        found.append(_collectives_part(request, several, quick))
-    return found + [_ddp_part(request, name, quick) for name in request.models]
+    return [
+        *(_layers_part(request, name, quick) for name in request.models),
+        *([_collectives_part(request, several, quick)] if several else []),
+        *(_ddp_part(request, name, quick) for name in request.models),
+    ]
 
 
 def _layers_part(request: ProbeRequest, name: str, quick: Quick) -> ProbePart:
@@ -344,13 +346,13 @@ def _collectives_part(request: ProbeRequest, world_sizes: list[int], quick: Quic
     speed = SPEED[request.backend]
     one_call = sum(2 * nbytes / speed for nbytes in sizes) + 1e-4 * len(sizes)
     cold = 64 if request.device == "cpu" else WARM_UP  # buffers that calls alternate between
-    each = ROUNDS * len(names) * len(world_sizes)
-    warm = each * (one_call * WARM_UP + cold * 1e-4 * len(sizes) + 2 * PAUSE)
+    num_rounds = ROUNDS * len(names) * len(world_sizes)
+    warm = num_rounds * (one_call * WARM_UP + cold * 1e-4 * len(sizes) + 2 * PAUSE)
     return ProbePart(
         f"{_listed(names)} of {_listed(world_sizes)} ranks, {request.backend}, 1 KiB to "
         f"{sizes[-1] // 2**20} MiB",
         START + warm,
-        each * one_call,
+        num_rounds * one_call,
         len(names) * len(world_sizes) + len(world_sizes),
         partial(_measure_collectives, request, world_sizes, sizes),
     )
@@ -396,63 +398,57 @@ def _listed(values: Sequence[object]) -> str:
 def _model(request: ProbeRequest, name: str) -> list[str]:
     """Return the arguments of one model."""
     changes = [change for change in request.changes if change.partition(".")[0].strip() == name]
-    found = ["--device", request.device, "--models", name, "--optimizer", request.optimizer]
-    for change in changes:
-        found += ["--set", change]
-    return found
+    options = ["--device", request.device, "--models", name, "--optimizer", request.optimizer]
+    return options + [word for change in changes for word in ("--set", change)]
 
 
 def _comma(values: Sequence[object]) -> str:
     return ",".join(map(str, values))
 
 
-def _measure_layers(request: ProbeRequest, name: str, steps: int, found: Findings) -> None:
+def _measure_layers(request: ProbeRequest, name: str, steps: int, findings: Findings) -> None:
     out = request.out / "layers" / name
-    given = ["--precision", _comma(request.precisions), "--warm-up", str(WARM_UP)]
-    given += ["--microbatch", _comma(request.microbatches[name]), "--steps", str(steps)]
-    layers.main([*_model(request, name), *given, "--out", str(out)])
-    found.layers[name] = read_yaml(out / "steps.yaml")
+    options = ["--precision", _comma(request.precisions), "--warm-up", str(WARM_UP)]
+    options += ["--microbatch", _comma(request.microbatches[name]), "--steps", str(steps)]
+    layers.main([*_model(request, name), *options, "--out", str(out)])
+    findings.layers[name] = LayersRecord.read(out / "steps.yaml")
 
 
 def _measure_collectives(
-    request: ProbeRequest, world_sizes: list[int], sizes: list[int], steps: int, found: Findings
+    request: ProbeRequest, world_sizes: list[int], sizes: list[int], steps: int, findings: Findings
 ) -> None:
-    given = ["--device", request.device, "--backend", request.backend]
-    given += ["--world-sizes", _comma(world_sizes), "--calls", str(steps)]
-    given += ["--collectives", _comma(COLLECTIVES[request.backend])]
-    given += ["--sizes", _comma([f"{nbytes} B" for nbytes in sizes]), "--warm-up", str(WARM_UP)]
-    given += ["--rounds", str(ROUNDS), "--tries", str(TRIES), "--out", str(request.out)]
-    collectives.main(given)
+    options = ["--device", request.device, "--backend", request.backend]
+    options += ["--world-sizes", _comma(world_sizes), "--calls", str(steps)]
+    options += ["--collectives", _comma(COLLECTIVES[request.backend])]
+    options += ["--sizes", _comma([f"{nbytes} B" for nbytes in sizes]), "--warm-up", str(WARM_UP)]
+    options += ["--rounds", str(ROUNDS), "--tries", str(TRIES), "--out", str(request.out)]
+    collectives.main(options)
     for n in world_sizes:
-        found.logs[n] = request.out / f"{request.backend}_{request.device}_{n}ranks.log"
+        findings.logs[n] = request.out / f"{request.backend}_{request.device}_{n}ranks.log"
 
 
-def _measure_ddp(request: ProbeRequest, name: str, steps: int, found: Findings) -> None:
+def _measure_ddp(request: ProbeRequest, name: str, steps: int, findings: Findings) -> None:
     out = request.out / "ddp" / f"{name}.yaml"
-    microbatch = _of_ddp(request, name, found)
-    given = ["--precision", request.precisions[0], "--backend", request.backend]
-    given += ["--world-sizes", _comma(request.world_sizes), "--microbatch", str(microbatch)]
-    given += ["--bucket-caps", _comma(BUCKET_CAPS), "--warm-up", str(WARM_UP)]
-    given += ["--steps", str(steps), "--rounds", str(ROUNDS), "--tries", str(TRIES)]
-    ddp.main([*_model(request, name), *given, "--out", str(out)])
-    found.ddp[name] = read_yaml(out)
+    microbatch = _of_ddp(request, name, findings)
+    options = ["--precision", request.precisions[0], "--backend", request.backend]
+    options += ["--world-sizes", _comma(request.world_sizes), "--microbatch", str(microbatch)]
+    options += ["--bucket-caps", _comma(BUCKET_CAPS), "--warm-up", str(WARM_UP)]
+    options += ["--steps", str(steps), "--rounds", str(ROUNDS), "--tries", str(TRIES)]
+    ddp.main([*_model(request, name), *options, "--out", str(out)])
+    findings.ddp[name] = DDPRecord.read(out)
 
 
-def _of_ddp(request: ProbeRequest, name: str, found: Findings) -> int:
+def _of_ddp(request: ProbeRequest, name: str, findings: Findings) -> int:
     """Return the largest micro-batch that fits beside replicas of other kinds of steps.
 
     Each kind of steps has a replica with its optimizer's state, and those of DDP have buckets.
     """
-    record = found.layers.get(name)
+    record = findings.layers.get(name)
     if record is None:
         return request.microbatches[name][0]
-    room = FULL * parse(record["device"]["memory"], "data size")
-    steps = record["models"][name]["precisions"][request.precisions[0]]["steps"]
-    fitting = [
-        int(step["microbatch"])
-        for step in steps
-        if not step.get("out_of_memory") and _needed(step) <= room
-    ]
+    room = FULL * parse(record.device.memory, "data size")
+    steps = record.fitting(name, request.precisions[0])
+    fitting = [step.microbatch for step in steps if _needed(step.memory) <= room]
     if not fitting:
         raise ProbeError(
             f"no micro-batch leaves room for {NUM_REPLICAS} replicas in memory; run "
@@ -461,18 +457,18 @@ def _of_ddp(request: ProbeRequest, name: str, found: Findings) -> int:
     return max(fitting)
 
 
-def _needed(step: dict[str, Any]) -> float:
+def _needed(memory: StepMemory | None) -> float:
     """Return the memory of a step of DDP beside other replicas [bytes]; 0 if it is unknown."""
-    if "memory" not in step:
+    if memory is None:
         return 0.0
-    rest, most = (parse(step["memory"][key], "data size") for key in ("at_rest", "allocated"))
+    rest, most = (parse(text, "data size") for text in (memory.at_rest, memory.allocated))
     return most + (NUM_REPLICAS - 1) * (rest + rest / 2)  # buckets are no larger than the weights
 
 
 # Run ---------------------------------------------------------------------------------------------
 
 
-def affordable_steps(request: ProbeRequest, found: Sequence[ProbePart]) -> int:
+def affordable_steps(request: ProbeRequest, measured: Sequence[ProbePart]) -> int:
     """Return the timed steps of every measurement, fewer if the budget is too small.
 
     Raises
@@ -482,7 +478,8 @@ def affordable_steps(request: ProbeRequest, found: Sequence[ProbePart]) -> int:
     """
     if request.minutes is None:
         return request.steps
-    fixed, per_step = (sum(getattr(part, key) for part in found) for key in ("fixed", "per_step"))
+    fixed = sum(part.fixed for part in measured)
+    per_step = sum(part.per_step for part in measured)
     steps = int((60 * request.minutes - fixed) / per_step) if per_step else request.steps
     if steps < FEWEST:
         least = (fixed + FEWEST * per_step) / 60
@@ -500,10 +497,10 @@ class PartProgress(NamedTuple):
     finish: Callable[[str, float, str | None], None]  # a part's title, seconds, and its failure
 
 
-def run_parts(found: Sequence[ProbePart], steps: int, progress: PartProgress) -> Findings:
+def run_parts(measured: Sequence[ProbePart], steps: int, progress: PartProgress) -> Findings:
     """Run all parts; those that fail leave a line in the findings."""
     findings, before = Findings(), 0.0
-    for part in found:
+    for part in measured:
         begin = time.perf_counter()
         reason = _run_part(part, steps, findings, before, progress)
         before += part.seconds(steps)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from simdp.probes.arguments import per_model
 from simdp.probes.figures import percent
-from simdp.probes.findings import MACHINE, MORE, SCENARIO, Findings, device_figures
+from simdp.probes.findings import MACHINE, MORE, SCENARIO, Findings
+from simdp.probes.record import FullStep, LayersStep
 from simdp.results.collective import bus_bandwidth_factor, read_nccl_tables
 from simdp.units import parse
 
@@ -23,8 +24,6 @@ the device."""
 
 SIMILAR = 0.05
 """Share of a step by which layers with hooks may differ from a step without them."""
-
-Plain = dict[str, Any]
 
 
 class SimulatedStep(NamedTuple):
@@ -77,72 +76,63 @@ class ReportedStep(NamedTuple):
         return "host" if share >= HOST_BOUND else "both" if share > DEVICE_BOUND else "device"
 
 
-def step_rows(found: Findings) -> list[ReportedStep]:
+def step_rows(findings: Findings) -> list[ReportedStep]:
     """Return the steps of all models, precisions and micro-batches that fit into memory."""
     return [
         _row(model, precision, step)
-        for model, precision, step in _steps(found)
-        if not step.get("out_of_memory")
+        for model, precision, step in _steps(findings)
+        if isinstance(step, LayersStep)
     ]
 
 
-def _steps(found: Findings) -> Iterator[tuple[str, str, Plain]]:
-    for name, record in found.layers.items():
-        for precision, part in record["models"][name]["precisions"].items():
-            for step in part["steps"]:
+def _steps(findings: Findings) -> Iterator[tuple[str, str, LayersStep | FullStep]]:
+    for name, record in findings.layers.items():
+        for precision, part in (record.models[name].precisions or {}).items():
+            for step in part.steps:
                 yield name, precision, step
 
 
-def _row(model: str, precision: str, step: Plain) -> ReportedStep:
-    memory, host = step.get("memory", {}), step.get("host", {})
-    return ReportedStep(
-        model,
-        precision,
-        step["microbatch"],
-        parse(step["step_time"]["p50"], "time"),
-        parse(step["forward"], "time"),
-        parse(step["backward"], "time"),
-        parse(step["update"], "time"),
-        _parsed(step.get("sum_of_layers"), "time"),
-        _parsed(host.get("step"), "time"),
-        _parsed(memory.get("allocated"), "data size"),
-    )
-
-
-def _parsed(text: str | None, dimension: str) -> float | None:
-    return None if text is None else parse(text, dimension)
+def _row(model: str, precision: str, step: LayersStep) -> ReportedStep:
+    times = step.step_time.p50, step.forward, step.backward, step.update
+    whole, forward, backward, update = (parse(text, "time") for text in times)
+    layers = None if step.sum_of_layers is None else parse(step.sum_of_layers, "time")
+    issue = None if step.host is None else parse(step.host.step, "time")
+    memory = None if step.memory is None else parse(step.memory.allocated, "data size")
+    row = model, precision, step.microbatch, whole, forward, backward, update
+    return ReportedStep(*row, layers, issue, memory)
 
 
 # Report ------------------------------------------------------------------------------------------
 
 
-def report(found: Findings, predictions: Sequence[SimulatedStep], seconds: float) -> str:
+def report(findings: Findings, predictions: Sequence[SimulatedStep], seconds: float) -> str:
     """Format the report of some findings, which took ``seconds``."""
     sections = [
-        _machine(found, seconds),
-        _of_steps(found),
-        _of_profiles(step_rows(found)),
-        _of_collectives(found),
-        _of_ddp(found),
+        _machine(findings, seconds),
+        _of_steps(findings),
+        _of_profiles(step_rows(findings)),
+        _of_collectives(findings),
+        _of_ddp(findings),
         _of_predictions(predictions),
-        _not_measured(found),
-        _to_send(found),
+        _not_measured(findings),
+        _to_send(findings),
     ]
     return "\n".join("".join(f"{line}\n" for line in section) for section in sections if section)
 
 
-def _machine(found: Findings, seconds: float) -> list[str]:
-    machine, device = found.machine, device_figures(found.records)
-    software = [f"{key} {machine[key]}" for key in ("torch", "cuda", "nccl") if key in machine]
-    parts = [_count(machine["gpus"], "GPU")] if "gpus" in machine else []
-    parts += [_count(machine["cores"], "core"), *software]
-    rates = {name: parse(rate, "compute rate") / 1e12 for name, rate in device["peak"].items()}
+def _machine(findings: Findings, seconds: float) -> list[str]:
+    machine, device = findings.machine, findings.device
+    software = {"torch": machine.torch, "cuda": machine.cuda, "nccl": machine.nccl}
+    parts = [] if machine.gpus is None else [_count(machine.gpus, "GPU")]
+    parts += [_count(machine.cores, "core")]
+    parts += [f"{name} {version}" for name, version in software.items() if version is not None]
+    rates = {name: parse(rate, "compute rate") / 1e12 for name, rate in device.peak.items()}
     peaks = [f"{rate:.4g} TFLOP/s in {dtype}" for dtype, rate in rates.items()]
     return [
-        f"{machine.get('gpu', machine['cpu'])}: {', '.join(parts)}",
+        f"{machine.device_name}: {', '.join(parts)}",
         f"  products         {', '.join(peaks)}",
-        f"  memory           {device['memory']}, copied at {device['memory_bandwidth']}",
-        f"  smallest kernel  {device['launch']}",
+        f"  memory           {device.memory}, copied at {device.memory_bandwidth}",
+        f"  smallest kernel  {device.launch}",
         f"  measured in      {seconds / 60:.1f} minutes",
     ]
 
@@ -151,9 +141,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _of_steps(found: Findings) -> list[str]:
+def _of_steps(findings: Findings) -> list[str]:
     """Format the steps without DDP, their bound, and their memory."""
-    rows = step_rows(found)
+    rows = step_rows(findings)
     if not rows:
         return []
     has_host = any(row.issue is not None for row in rows)
@@ -179,9 +169,9 @@ def _of_steps(found: Findings) -> list[str]:
     else:
         lines += _wrapped("A CPU computes in the calls of torch: no host bounds these steps.")
     full = [
-        f"{name}, {precision}, {step['microbatch']}"
-        for name, precision, step in _steps(found)
-        if step.get("out_of_memory")
+        f"{name}, {precision}, {step.microbatch}"
+        for name, precision, step in _steps(findings)
+        if isinstance(step, FullStep)
     ]
     return lines + (_wrapped(f"did not fit into memory: {'; '.join(full)}") if full else [])
 
@@ -223,10 +213,10 @@ def _named(rows: Sequence[ReportedStep]) -> str:
     return "; ".join(f"{row.model}, {row.precision}, {row.microbatch}" for row in rows)
 
 
-def _of_collectives(found: Findings) -> list[str]:
+def _of_collectives(findings: Findings) -> list[str]:
     """Format the smallest and the largest size of each collective."""
     cells = []
-    for n, path in sorted(found.logs.items()):
+    for n, path in sorted(findings.logs.items()):
         for log in read_nccl_tables(path):
             first, last = log.rows[0], log.rows[-1]
             factor = bus_bandwidth_factor(str(log.collective), n) or 1.0
@@ -243,22 +233,22 @@ def _of_collectives(found: Findings) -> list[str]:
     return ["Collectives", *_table(heads, cells, 1)]
 
 
-def _of_ddp(found: Findings) -> list[str]:
+def _of_ddp(findings: Findings) -> list[str]:
     """Format DDP's steps, and how much of a step communication adds."""
     cells = []
-    for name, record in found.ddp.items():
-        given = record["settings"]
-        microbatch = per_model(given["microbatch"], given["models"])[name]
-        for run in record["models"][name]["runs"]:
-            if run["variant"] in ("baseline", "ddp"):
-                exposed = run.get("exposed_communication", {}).get("over_skipped")
+    for name, record in findings.ddp.items():
+        settings = record.settings
+        microbatch = per_model(settings.microbatch, settings.models)[name]
+        for run in record.models[name].runs:
+            if run.variant in ("baseline", "ddp"):
+                exposed = run.exposed_communication
                 cells.append(
                     [
-                        *(name, run["variant"], str(microbatch), str(run["world_size"])),
-                        run.get("bucket_cap", "-"),
-                        _ms(parse(run["step_time"]["p50"], "time")),
-                        "-" if exposed is None else exposed.removesuffix(" ms"),
-                        run["noise"],
+                        *(name, run.variant, str(microbatch), str(run.world_size)),
+                        run.bucket_cap or "-",
+                        _ms(parse(run.step_time.p50, "time")),
+                        "-" if exposed is None else exposed.over_skipped.removesuffix(" ms"),
+                        run.noise,
                     ]
                 )
     if not cells:
@@ -277,11 +267,11 @@ def _of_predictions(predictions: Sequence[SimulatedStep]) -> list[str]:
         return []
     cells = [
         [
-            *(one.scenario, one.setting, "predicted" if one.is_predicted else "calibration"),
-            *(_ms(one.measured), _ms(one.simulated)),
-            f"{one.simulated / one.measured - 1:+.1%}".replace("%", " %"),
+            *(step.scenario, step.setting, "predicted" if step.is_predicted else "calibration"),
+            *(_ms(step.measured), _ms(step.simulated)),
+            f"{step.simulated / step.measured - 1:+.1%}".replace("%", " %"),
         ]
-        for one in predictions
+        for step in predictions
     ]
     heads = ["scenario", "point", "role", "measured", "simulated", "error"]
     errors = [abs(p.simulated / p.measured - 1) for p in predictions if p.is_predicted]
@@ -292,16 +282,16 @@ def _of_predictions(predictions: Sequence[SimulatedStep]) -> list[str]:
     return lines + _wrapped("Steps of one rank calibrate; there is none of more ranks to predict.")
 
 
-def _not_measured(found: Findings) -> list[str]:
-    lines = [line for part, why in found.failures for line in _wrapped(f"{part}: {why}", "  ")]
+def _not_measured(findings: Findings) -> list[str]:
+    lines = [line for part, why in findings.failures for line in _wrapped(f"{part}: {why}", "  ")]
     return ["Not measured", *lines] if lines else []
 
 
-def _to_send(found: Findings) -> list[str]:
+def _to_send(findings: Findings) -> list[str]:
     """Format which files help simdp, and what they hold."""
-    scenarios = [SCENARIO, f"{MORE}/"] if len(found.ddp) > 1 else [SCENARIO] * bool(found.ddp)
-    folders = ["layers/"] * bool(found.layers) + ["ddp/"] * bool(found.ddp)
-    files = [MACHINE, *scenarios, *folders, *(log.name for log in found.logs.values())]
+    scenarios = [SCENARIO, f"{MORE}/"] if len(findings.ddp) > 1 else [SCENARIO] * bool(findings.ddp)
+    folders = ["layers/"] * bool(findings.layers) + ["ddp/"] * bool(findings.ddp)
+    files = [MACHINE, *scenarios, *folders, *(log.name for log in findings.logs.values())]
     return [
         "What to send back",
         *_wrapped(

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from simdp.files import write_whole
@@ -21,10 +22,10 @@ of torch, so that there is one more than three."""
 
 def record_trace(
     stepper: Stepper,
-    model: Any,
+    model: nn.Module,
     folder: Path,
     rank: int = 0,
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Path:
     """Run a few steps under torch's profiler, save its trace, and return the file.
 
@@ -59,7 +60,7 @@ def record_trace(
     return path
 
 
-def _export(profiler: Any, stream: BinaryIO) -> None:
+def _export(profiler: profile, stream: BinaryIO) -> None:
     """Write the trace through a temporary folder, since torch only writes to files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json.gz"

@@ -229,9 +229,9 @@ def test_a_size_for_all_models_or_one_for_each():
 
 def test_settings_are_changed_for_one_model_alone():
     found = zoo.chosen(["mlp", "transformer"], ["mlp.widths=[3, 4]", "transformer.dropout=0"])
-    assert found["mlp"]["widths"] == [3, 4]
-    assert found["transformer"]["dropout"] == 0
-    assert zoo.MODELS["mlp"]["widths"] != [3, 4]
+    assert found["mlp"].widths == [3, 4]
+    assert found["transformer"].dropout == 0
+    assert zoo.MODELS["mlp"].widths != [3, 4]
 
 
 def test_every_precision_has_a_name_in_scenarios():

@@ -12,6 +12,17 @@ from simdp.cli import run_command_line
 from simdp.files import read_yaml
 from simdp.probes import collectives, findings, report
 from simdp.probes.findings import Failure, Findings
+from simdp.probes.record import (
+    DDPRecord,
+    DeviceFigures,
+    FullStep,
+    LayersRecord,
+    LayersStep,
+    MeasuredCompute,
+    MeasuredPoint,
+    ModelSteps,
+    PrecisionSteps,
+)
 from simdp.probes.report import SimulatedStep
 from simdp.scenario import load_scenario
 from simdp.units import parse
@@ -22,10 +33,10 @@ H200, CPU = RECORDS / "h200-1gpu", RECORDS / "cpu-gloo-2core"
 
 @pytest.fixture(scope="module")
 def of_gpu():
-    ddp = read_yaml(H200 / "ddp_1rank.yaml")
+    ddp = DDPRecord.read(H200 / "ddp_1rank.yaml")
     names = ("resnet50", "gpt2")
     return Findings(
-        {name: read_yaml(H200 / name / "steps.yaml") for name in names},
+        {name: LayersRecord.read(H200 / name / "steps.yaml") for name in names},
         dict.fromkeys(names, ddp),
     )
 
@@ -33,7 +44,7 @@ def of_gpu():
 @pytest.fixture(scope="module")
 def of_cpu():
     names = ("mlp", "transformer")
-    ddp = {name: read_yaml(CPU / f"{name}.yaml") for name in names}
+    ddp = {name: DDPRecord.read(CPU / f"{name}.yaml") for name in names}
     return Findings(ddp=ddp, logs={2: CPU / "gloo_cpu_2ranks.log"})
 
 
@@ -54,13 +65,12 @@ def row(text, *words):
 
 
 def test_a_device_has_the_middle_of_each_figure(of_gpu):
-    records = of_gpu.records
-    found = findings.device_figures([{"device": one} for one in map(device, (3, 1, 2))])
-    assert found == device(2)
-    gpu = findings.device_figures(records)
-    assert list(gpu["peak"]) == ["float32", "tfloat32", "bfloat16"]
-    launches = sorted(parse(record["device"]["launch"], "time") for record in records)
-    assert parse(gpu["launch"], "time") == launches[len(launches) // 2]
+    devices = [DeviceFigures(**device(k)) for k in (3, 1, 2)]
+    assert findings.device_figures(devices).model_dump() == device(2)
+    gpu = of_gpu.device
+    assert list(gpu.peak) == ["float32", "tfloat32", "bfloat16"]
+    launches = sorted(parse(record.device.launch, "time") for record in of_gpu.records)
+    assert parse(gpu.launch, "time") == launches[len(launches) // 2]
 
 
 def device(k):
@@ -74,15 +84,15 @@ def device(k):
 
 
 @for_each(
-    ("machine", "name"),
+    ("written", "name"),
     [
-        ({"gpu": "NVIDIA H200", "cpu": "A CPU"}, "nvidia-h200"),
-        ({"cpu": "Intel(R) Xeon(R) Processor"}, "intel-xeon-processor"),
-        ({"cpu": ""}, "device"),
+        ("NVIDIA H200", "nvidia-h200"),
+        ("Intel(R) Xeon(R) Processor", "intel-xeon-processor"),
+        ("", "device"),
     ],
 )
-def test_a_device_is_named_as_in_the_catalogue(machine, name):
-    assert findings.device_name(machine) == name
+def test_a_device_is_named_as_in_the_catalogue(written, name):
+    assert findings.device_name(written) == name
 
 
 def log(path, world_size, seconds):
@@ -150,22 +160,27 @@ def test_scenarios_name_the_machine_and_take_their_points(of_gpu, tmp_path):
     assert gpt2["attention"] == "flash"
     points = {p["microbatch"]: p["step_time"] for p in gpt2["compute"]["points"]}
     assert list(points) == [1, 4, 8, 16]
-    base = of_gpu.ddp["gpt2"]["models"]["gpt2"]["runs"][0]
-    assert points[8] == base["step_time"]["p50"]
+    assert points[8] == of_gpu.ddp["gpt2"].models["gpt2"].runs[0].step_time.p50
     assert "attention" not in read_yaml(tmp_path / "scenario.yaml")["workload"]
 
 
 def test_a_microbatch_that_contradicts_the_scenarios_is_left_out():
-    step = {"microbatch": 2, "step_time": {"p50": "9 ms"}}
-    compute = {"kind": "measured", "points": [{"microbatch": 4, "step_time": "8 ms"}]}
+    point = MeasuredPoint(microbatch=4, step_time="8 ms")
+    compute = MeasuredCompute(points=[point], forward_fraction=0.3)
 
     def points(*steps):
-        return [p["microbatch"] for p in findings._compute(compute, steps)["points"]]
+        return [point.microbatch for point in findings._compute(compute, steps).points]
 
-    assert points({**step, "microbatch": 4}) == [4]
-    assert points(step) == [4]
-    assert points({**step, "step_time": {"p50": "8.2 ms"}}) == [2, 4]
-    assert points({**step, "microbatch": 16}, {**step, "microbatch": 8}) == [4, 8, 16]
+    assert points(step(4, "9 ms")) == [4]
+    assert points(step(2, "9 ms")) == [4]
+    assert points(step(2, "8.2 ms")) == [2, 4]
+    assert points(step(16, "9 ms"), step(8, "9 ms")) == [4, 8, 16]
+
+
+def step(microbatch, time, **fields):
+    times = {"forward": "1 ms", "backward": "1 ms", "update": "2 ms", **fields}
+    percentiles = dict.fromkeys(("p10", "p50", "p75", "p90"), time)
+    return LayersStep(microbatch=microbatch, step_time=percentiles, **times)
 
 
 def test_two_ranks_give_the_link_and_the_table_of_the_scenarios(of_cpu, tmp_path):
@@ -250,15 +265,9 @@ def test_a_profile_like_its_step_needs_no_advice(of_gpu):
 
 
 def test_a_microbatch_that_did_not_fit_is_named(of_gpu):
-    steps = [
-        {"microbatch": 1, "step_time": {"p50": "4 ms"}, "sum_of_layers": "2 ms"}
-        | {"forward": "1 ms", "backward": "1 ms", "update": "2 ms"},
-        {"microbatch": 64, "out_of_memory": True},
-    ]
-    record = {
-        **{key: of_gpu.layers["gpt2"][key] for key in ("machine", "device")},
-        "models": {"gpt2": {"precisions": {"full": {"steps": steps}}}},
-    }
+    steps = [step(1, "4 ms", sum_of_layers="2 ms"), FullStep(microbatch=64)]
+    model = ModelSteps(model={}, precisions={"full": PrecisionSteps(steps=steps)})
+    record = of_gpu.layers["gpt2"].model_copy(update={"models": {"gpt2": model}})
     text = shown(Findings(layers={"gpt2": record}))
     assert "did not fit into memory: gpt2, full, 64" in text
     assert "A CPU computes in the calls of torch: no host bounds these steps." in text
@@ -273,8 +282,8 @@ def test_collectives_and_ddp_have_their_tables(of_cpu):
     assert float(found[1]) == pytest.approx(last.nbytes / 2**20)
     assert float(found[3]) == pytest.approx(last.nbytes / last.seconds / 1e9, rel=0.01)
     assert row(text, "mlp", "baseline", "64", "1")[:2] == ["-", "23.16"]
-    run = next(r for r in of_cpu.ddp["mlp"]["models"]["mlp"]["runs"] if r["variant"] == "ddp")
-    exposed = run["exposed_communication"]["over_skipped"].removesuffix(" ms")
+    run = next(r for r in of_cpu.ddp["mlp"].models["mlp"].runs if r.variant == "ddp")
+    exposed = run.exposed_communication.over_skipped.removesuffix(" ms")
     assert row(text, "mlp", "ddp", "64", "1", "1", "MiB")[1] == exposed
 
 

@@ -223,7 +223,8 @@ def calls(monkeypatch):
             found.append((name, probe.parser().parse_args(given)))
 
         monkeypatch.setattr(probe, "main", main)
-    monkeypatch.setattr(plan, "read_yaml", lambda path: {"path": path.as_posix()})
+    for record in (plan.LayersRecord, plan.DDPRecord):
+        monkeypatch.setattr(record, "read", lambda path: path.as_posix())
     return found
 
 
@@ -244,32 +245,42 @@ def test_each_part_is_a_call_of_a_probe(calls, monkeypatch):
     assert (last.models, last.set) == (["gpt2"], ["gpt2.n_layer=2"])
     assert (last.microbatch, last.precision, last.world_sizes) == ([1], ["full"], [1, 2])
     assert (last.bucket_caps, last.tries, last.steps) == ([1, 25], plan.TRIES, 7)
-    assert found.layers["mlp"] == {"path": "out/layers/mlp/steps.yaml"}
-    assert found.ddp["gpt2"] == {"path": "out/ddp/gpt2.yaml"}
+    assert found.layers["mlp"] == "out/layers/mlp/steps.yaml"
+    assert found.ddp["gpt2"] == "out/ddp/gpt2.yaml"
     assert found.logs == {2: Path("out/gloo_cpu_2ranks.log")}
 
 
 def record(*steps):
-    precisions = {"full": {"steps": list(steps)}}
-    return {"device": {"memory": "10 GB"}, "models": {"mlp": {"precisions": precisions}}}
+    from test_findings import FullStep, LayersRecord, ModelSteps, PrecisionSteps, device
+
+    machine = dict.fromkeys(("cpu", "platform", "python", "torch"), "")
+    steps = [*steps, FullStep(microbatch=128)]
+    precisions = {"full": PrecisionSteps(steps=steps)}
+    return LayersRecord(
+        machine={**machine, "cores": 1, "threads_per_rank": 1},
+        device=device(10),
+        models={"mlp": ModelSteps(model={}, precisions=precisions)},
+    )
 
 
 def test_ddp_takes_the_largest_microbatch_that_fits_beside_its_replicas():
     """Four more of 1 GB and their buckets, in 9 of 10 GB, leave 3 GB."""
-    small = {"microbatch": 8, "memory": {"at_rest": "1 GB", "allocated": "2 GB"}}
-    middle = {"microbatch": 32, "memory": {"at_rest": "1 GB", "allocated": "3 GB"}}
-    large = {"microbatch": 64, "memory": {"at_rest": "1 GB", "allocated": "3.1 GB"}}
-    full = {"microbatch": 128, "out_of_memory": True}
+    from test_findings import step
+
+    def of_gpu(microbatch, allocated):
+        return step(microbatch, "1 ms", memory={"at_rest": "1 GB", "allocated": allocated})
+
+    small, middle, large = of_gpu(8, "2 GB"), of_gpu(32, "3 GB"), of_gpu(64, "3.1 GB")
 
     def chosen(*steps):
         found = Findings(layers={"mlp": record(*steps)} if steps else {})
         return plan._of_ddp(REQUEST, "mlp", found)
 
-    assert chosen(small, middle, large, full) == 32
-    assert chosen({"microbatch": 8}, {"microbatch": 64}) == 64  # a CPU has no such figures
+    assert chosen(small, middle, large) == 32
+    assert chosen(step(8, "1 ms"), step(64, "1 ms")) == 64  # a CPU has no such figures
     assert chosen() == 8
     with pytest.raises(ProbeError) as caught:
-        chosen(large, full)
+        chosen(large)
     assert str(caught.value) == (
         "no micro-batch leaves room for 5 replicas in memory; run simdp.probes.ddp with fewer "
         "--bucket-caps."
@@ -383,10 +394,10 @@ def test_a_machine_of_which_nothing_is_measured_has_no_files(command, tmp_path):
 
 
 def test_what_is_measured_is_written_and_what_failed_is_listed(command, tmp_path):
-    from test_findings import CPU, read_yaml
+    from test_findings import CPU, DDPRecord
 
     def run(steps, found):
-        found.ddp["mlp"] = read_yaml(CPU / "mlp.yaml")
+        found.ddp["mlp"] = DDPRecord.read(CPU / "mlp.yaml")
 
     def fail(steps, found):
         raise ProbeError("rank 1 was ended: signal 9")

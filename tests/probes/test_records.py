@@ -9,12 +9,13 @@ from for_each import for_each
 import simdp
 from simdp.files import format_yaml, parse_yaml, read_yaml
 from simdp.probes import collectives, figures, record, zoo
-from simdp.probes.figures import LayerTimes
-from simdp.probes.layers import csv
+from simdp.probes.figures import LayerTimes, StepSeconds, csv
 from simdp.results.collective import NAMES, read_nccl_tests
 from simdp.scenario import checked, load_scenario
 
-MACHINE = {"cpu": "A CPU", "cores": 4, "threads_per_rank": 1, "torch": "2.13.0"}
+MACHINE = record.Machine(
+    cpu="A CPU", cores=4, threads_per_rank=1, platform="Linux", python="3.11.7", torch="2.13.0"
+)
 DEVICE = {
     "peak": {"float32": "200 GFLOP/s", "bfloat16": "400 GFLOP/s"},
     "efficiency": 1.0,
@@ -27,28 +28,17 @@ ABOUT = record.About("gloo", "cpu", 1, {"mlp": 64}, "full", "sgd", None)
 
 def run(n, variant, cap, *rounds):
     """Rounds of step times [ms], a quarter of which is forward and a tenth the update."""
-    step = [[t / 1e3 for t in times] for times in rounds]
-    return {
-        "world_size": n,
-        "variant": variant,
-        "bucket_cap": cap,
-        "foreign": [0.01, 0.02],
-        "step": step,
-        "forward": [[0.25 * t for t in times] for times in step],
-        "backward": [[0.65 * t for t in times] for times in step],
-        "update": [[0.1 * t for t in times] for times in step],
-        "logging": {"world_size": n} if variant == "ddp" else {},
-    }
+    steps = [
+        StepSeconds(*([share * t / 1e3 for t in times] for share in (1.0, 0.25, 0.65, 0.1)))
+        for times in rounds
+    ]
+    logging = {"world_size": n} if variant == "ddp" else {}
+    return record.RunTimes(n, variant, cap, [0.01, 0.02], steps, logging)
 
 
-def found(*runs):
-    model = {
-        "model": dict(zoo.MODELS["mlp"]),
-        "gradients": 14,
-        "gradient_bytes": 29_290_400,
-        "runs": list(runs),
-    }
-    return {"machine": MACHINE, "device": DEVICE, "models": {"mlp": model}}
+def found(*runs, name="mlp", machine=MACHINE):
+    model = record.ModelTimes(zoo.MODELS[name], 14, 29_290_400, list(runs))
+    return record.DDPTimes(machine, record.DeviceFigures(**DEVICE), {name: model})
 
 
 ALONE = run(1, "baseline", None, [20, 20, 21], [20, 22, 20])
@@ -68,7 +58,11 @@ RUNS = [
 
 
 def made(about=ABOUT, *runs):
-    return record.ddp_record(found(*(runs or RUNS)), about, {"steps": 3})
+    settings = {key: [] for key in record.DDPSettings.model_fields} | {"out": "not recorded"}
+    settings |= {"backend": "gloo", "device": "cpu", "optimizer": "sgd", "table": None}
+    counts = ("threads", "ranks_per_device", "warm_up", "steps", "max_foreign", "tries", "rounds")
+    settings = record.DDPSettings(**settings | dict.fromkeys(counts, 3))
+    return record.ddp_record(found(*(runs or RUNS)), about, settings).model_dump()
 
 
 # Records -----------------------------------------------------------------------------------------
@@ -168,23 +162,20 @@ def test_what_ddp_costs_beyond_its_copies_is_the_hooks():
 
 @for_each(("cores", "crowded"), [(4, False), (3, True), (2, True)])
 def test_threads_that_share_a_core_slow_each_other_down(cores, crowded):
-    given = {**found(*RUNS), "machine": {**MACHINE, "cores": cores}}
-    overheads = record.ddp_scenario("mlp", given["models"]["mlp"], given, ABOUT)["cluster"][
-        "overheads"
-    ]
-    slowdowns = {key: overheads.get(key) for key in ("compute_slowdown", "collective_slowdown")}
-    assert set(slowdowns.values()) == ({1.0} if crowded else {None})
+    times = found(*RUNS, machine=MACHINE.model_copy(update={"cores": cores}))
+    overheads = record.ddp_scenario("mlp", times, ABOUT).cluster.overheads
+    slowdowns = {overheads.compute_slowdown, overheads.collective_slowdown}
+    assert slowdowns == ({1.0} if crowded else {None})
 
 
 @for_each("model", zoo.MODELS)
 def test_every_model_makes_a_valid_scenario(model):
-    slow = [run(r["world_size"], r["variant"], r["bucket_cap"], [2000]) for r in RUNS]
-    entry = {**found(*slow)["models"]["mlp"], "model": dict(zoo.MODELS[model])}
+    slow = [run(*r.key, [2000]) for r in RUNS]
     about = ABOUT._replace(
         microbatch={model: 64}, device="cuda", ranks_per_device=2, precision="bf16"
     )
-    scenario = record.ddp_scenario(model, entry, found(*RUNS), about)
-    chosen = checked(scenario, Path())
+    scenario = record.ddp_scenario(model, found(*slow, name=model), about)
+    chosen = checked(scenario.model_dump(), Path())
     assert chosen.cluster.ranks_per_device == 2
     assert chosen.workload.precision.low == "bfloat16"
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -42,13 +43,13 @@ SMALL = {
 
 
 def small(name):
-    return {**zoo.MODELS[name], **SMALL[name]}
+    return replace(zoo.MODELS[name], **SMALL[name])
 
 
 def simulated(settings):
     raw = {
         "cluster": {"world_size": 1, "device": "t4-16gb"},
-        "workload": {"model": settings, "microbatch": 2, "steps": 1}
+        "workload": {"model": asdict(settings), "microbatch": 2, "steps": 1}
         | {"compute": {"kind": "measured", "points": [{"microbatch": 2, "step_time": "60 s"}]}},
         "strategy": "single",
         "numerics": False,
@@ -166,7 +167,7 @@ def test_language_models_compute_what_transformers_does(name, family):
     from simdp.probes import networks
 
     settings = small(name)
-    keys = {key: value for key, value in settings.items() if key not in zoo.FIXED}
+    keys = {key: value for key, value in asdict(settings).items() if key not in zoo.FIXED}
     config = getattr(transformers, f"{family}Config")(**keys, tie_word_embeddings=True)
     kind = {"GPT2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}[family]
     theirs, ours = getattr(transformers, kind)(config).eval(), networks.build(settings).eval()

@@ -14,7 +14,7 @@ from simdp.probes.contention import BesideBlocks, Holder
 
 torch = pytest.importorskip("torch")
 
-CPU = torch.device("cpu")
+GPU, MEMORY = {"gpu": "A GPU"}, {"memory": "80 GB"}
 
 
 def refusal(*given):
@@ -119,7 +119,7 @@ def holder(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(contention, "BUFFER_BYTES", 256)
-    return Holder(Library(), 4, CPU)
+    return Holder(Library(), 4, "cpu")
 
 
 def test_work_is_timed_beside_blocks_at_a_rate(holder, monkeypatch):
@@ -155,10 +155,10 @@ def test_a_launch_that_fails_is_an_error(holder):
 def test_every_kind_of_work_runs_and_models_come_last(monkeypatch):
     """On torch's meta device, which computes shapes alone."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    settings = {**zoo.MODELS["mlp"], "widths": [8, 16, 4]}
+    settings = zoo.MLPSettings(widths=[8, 16, 4])
     args = SimpleNamespace(precision=["full"])
     found = {}
-    for name, work in contention._works(args, {"mlp": settings}, {"mlp": 2}, torch.device("meta")):
+    for name, work in contention._works(args, {"mlp": settings}, {"mlp": 2}, "meta"):
         found[name] = work
         work()
     assert list(found) == [
@@ -195,8 +195,9 @@ def test_the_record_has_the_machine_its_figures_and_a_row_for_each_case(
     )
     monkeypatch.setattr(contention, "Holder", lambda library, blocks, device: holder)
     monkeypatch.setattr(contention, "_works", lambda *given: iter([("sleep", lambda: 1e-3)]))
-    monkeypatch.setattr(devices, "machine", lambda device, threads: {"gpu": "A GPU"})
-    monkeypatch.setattr(devices, "figures", lambda device, precisions: {"memory": "80 GB"})
+    named, sized = (SimpleNamespace(model_dump=given.copy) for given in (GPU, MEMORY))
+    monkeypatch.setattr(devices, "machine", lambda device, threads: named)
+    monkeypatch.setattr(devices, "figures", lambda device, precisions: sized)
     monkeypatch.setattr(devices, "free", freed.append)
     path = tmp_path / "contention.yaml"
     contention.main(["--blocks", "1,3", "--rates", "wait", "--out", str(path)])
@@ -204,6 +205,6 @@ def test_the_record_has_the_machine_its_figures_and_a_row_for_each_case(
     assert [(row["blocks"], row["time"]) for row in record["rows"]] == [
         *((0, "1 ms"), (1, "2 ms"), (3, "4 ms"))
     ]
-    assert (record["machine"], record["device"]) == ({"gpu": "A GPU"}, {"memory": "80 GB"})
+    assert (record["machine"], record["device"]) == (GPU, MEMORY)
     assert [device.type for device in freed] == ["cuda"]
     assert str(path) in capsys.readouterr().out

@@ -22,7 +22,7 @@ MLP = ["--models", "mlp", "--set", "mlp.widths=[8, 16, 4]", "--steps", "2", "--w
 def stepper():
     from simdp.probes.device import Stepper
 
-    return Stepper({**zoo.MODELS["mlp"], "widths": [8, 16, 4]}, 2, "full", "sgd", CPU)
+    return Stepper(zoo.MLPSettings(widths=[8, 16, 4]), 2, "full", "sgd", CPU)
 
 
 # Steps -------------------------------------------------------------------------------------------
@@ -85,14 +85,14 @@ MEMORY = {"at_rest": "1.5 GB", "allocated": "3 GB", "reserved": "3.25 GB"}
 
 
 def test_memory_is_the_peak_of_one_step(stepper, allocator):
-    assert stepper.memory(stepper.module) == MEMORY
+    assert stepper.memory(stepper.module).model_dump() == MEMORY
     assert allocator[:2] == ["reset_peak_memory_stats", "memory_allocated"]
     assert "record_memory_history" not in str(allocator)
 
 
 def test_a_snapshot_is_written_of_one_step_and_the_history_ends(stepper, allocator, tmp_path):
     path = tmp_path / "new" / "mlp.pickle"
-    assert stepper.memory(stepper.module, path) == MEMORY
+    assert stepper.memory(stepper.module, path).model_dump() == MEMORY
     assert pickle.loads(path.read_bytes()) == {"segments": [1]}
     history = [call for call in allocator if call[0] == "record_memory_history"]
     assert [options for _, options in history] == [{"max_entries": 200_000}, {"enabled": None}]
@@ -110,13 +110,16 @@ def test_memory_of_deleted_tensors_is_returned_by_a_gpu_alone(allocator, monkeyp
 
 
 def test_a_gpus_step_has_the_hosts_time_and_its_memory(stepper, allocator, tmp_path):
+    from simdp.probes import layer_times
+
     args = SimpleNamespace(steps=2, memory=None)
-    found = layers._of_device(args, stepper, stepper.module, "mlp_full_2_eager")
-    assert found["memory"] == MEMORY
-    assert list(found["host"]) == ["step", "forward", "backward", "update"]
-    assert all(time.endswith(" ms") for time in found["host"].values())
+    found = layer_times._of_device(args, stepper, stepper.module, "mlp_full_2_eager")
+    assert found["memory"].model_dump() == MEMORY
+    host = found["host"].model_dump()
+    assert list(host) == ["step", "forward", "backward", "update"]
+    assert all(time.endswith(" ms") for time in host.values())
     args.memory = tmp_path
-    layers._of_device(args, stepper, stepper.module, "mlp_full_2_eager")
+    layer_times._of_device(args, stepper, stepper.module, "mlp_full_2_eager")
     assert (tmp_path / "mlp_full_2_eager.pickle").exists()
 
 
@@ -153,12 +156,14 @@ def test_a_microbatch_that_does_not_fit_leaves_the_record_of_the_others(
 def test_every_microbatch_is_compiled_for_itself(stepper, monkeypatch):
     import torch._dynamo as dynamo
 
+    from simdp.probes import layer_times
+
     calls = []
     monkeypatch.setattr(dynamo, "reset", lambda: calls.append("reset"))
     monkeypatch.setattr(
         torch, "compile", lambda module, **options: calls.append((module, options)) or "compiled"
     )
-    assert layers._compiled(stepper.module) == "compiled"
+    assert layer_times._compiled(stepper.module) == "compiled"
     assert calls == ["reset", (stepper.module, {"dynamic": False})]
 
 
@@ -171,7 +176,7 @@ def test_a_machine_with_gpus_is_described_by_its_driver_and_nccl(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
     found = machine(CUDA, 1)
-    assert (found["gpu"], found["gpus"], found["multiprocessors"]) == ("A GPU", 2, 132)
-    assert found["nccl"] == "2.28.9"
-    assert not {"gpu", "gpus", "nccl"} & set(machine(CPU, 1))
-    json.dumps(found)
+    assert (found.gpu, found.gpus, found.multiprocessors) == ("A GPU", 2, 132)
+    assert found.nccl == "2.28.9"
+    assert not {"gpu", "gpus", "nccl"} & set(machine(CPU, 1).model_dump())
+    json.dumps(found.model_dump())
