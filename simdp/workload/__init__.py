@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from math import sqrt
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
@@ -23,7 +24,7 @@ from pydantic_core import InitErrorDetails
 from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int, form_of, problem
 from simdp.workload import weights
-from simdp.workload.compute import COMPUTE, AnyCompute, AnyHost, Compute, Host, Input
+from simdp.workload.compute import COMPUTE, AnyCompute, AnyHost, Host, Input
 from simdp.workload.datasets import DATASET, AnyDataset
 from simdp.workload.datasets.base import Dataset
 from simdp.workload.faults import AnyFault
@@ -32,7 +33,6 @@ from simdp.workload.layers.base import ModelGraph
 from simdp.workload.losses import AnyLoss
 from simdp.workload.models import MODEL, AnyModel, in_layers
 from simdp.workload.optimizers import AnyOptimizer
-from simdp.workload.optimizers.base import Optimizer
 from simdp.workload.precision import AnyPrecision, ScalerSettings, numpy_dtype
 from simdp.workload.sampling import (
     BatchSchedule,
@@ -44,7 +44,7 @@ from simdp.workload.sampling import (
     TorchShuffle,
 )
 from simdp.workload.schedules import AnySchedule
-from simdp.workload.schedules.base import Progress, Schedule
+from simdp.workload.schedules.base import Progress
 
 MicroSteps = Annotated[Int, Field(ge=1, le=10**6)]
 Sizes = Annotated[list[Annotated[Int, Field(ge=1, le=10**9)]], Field(min_length=1)]
@@ -219,7 +219,7 @@ class Workload(BatchSchedule):
 
     @model_validator(mode="before")
     @classmethod
-    def _what_others_imply(cls, data: Any, info: ValidationInfo) -> Any:
+    def _what_others_imply(cls, data: object, info: ValidationInfo) -> object:
         """Fill in defaults that follow from the model and the dataset."""
         if not isinstance(data, dict):
             return data
@@ -247,12 +247,14 @@ class Workload(BatchSchedule):
 
     @field_validator("packing", mode="before")
     @classmethod
-    def _yes_no_or_how(cls, value: Any) -> Any:
+    def _yes_no_or_how(cls, value: object) -> object:
         return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
     @field_validator("shuffle", mode="wrap")
     @classmethod
-    def _yes_no_a_file_or_torchs(cls, value: Any, handler: Any) -> Any:
+    def _yes_no_a_file_or_torchs(
+        cls, value: object, handler: ValidatorFunctionWrapHandler
+    ) -> object:
         """Choose the form by the value, so that errors refer to the form that was written."""
         form: Any = Bool
         if isinstance(value, dict | Permutation | TorchShuffle):
@@ -264,16 +266,16 @@ class Workload(BatchSchedule):
 
     @field_validator("grad_accum", mode="wrap")
     @classmethod
-    def _number_or_sizes(cls, value: Any, handler: Any) -> Any:
+    def _number_or_sizes(cls, value: object, handler: ValidatorFunctionWrapHandler) -> object:
         """As for ``shuffle``."""
         form: Any = Sizes if isinstance(value, list) else MicroSteps
         return form_of(form).validate_python(value)
 
     @model_validator(mode="after")
     def _parts_suit_each_other(self) -> Workload:
-        wrong = incompatible_options(dict(self))
+        wrong = incompatible_options(self)
         if self.mode == "inference":
-            wrong = for_training_only(dict(self)) | wrong
+            wrong = for_training_only(self) | wrong
         if wrong:
             errors = [
                 InitErrorDetails(type=problem(line), loc=(key,), input=getattr(self, key))
@@ -347,7 +349,7 @@ class Workload(BatchSchedule):
             model = weights.fitted(model, base / self.weights)
         return self.model_copy(update={"model": model})
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """As pydantic's; rebuilds the graph if it may change."""
         copied = super().model_copy(update=update, deep=deep)
         if not OF_GRAPH.isdisjoint(update or ()):
@@ -428,10 +430,10 @@ class Workload(BatchSchedule):
         """
         if self.weights is not None:
             path, names = base / self.weights, self.model.file_names
-            found = weights.loaded(path, self.graph, self.dtype, names, self.adapters)
+            stored = weights.loaded(path, self.graph, self.dtype, names, self.adapters)
         else:
-            found = {}
-        return weights.drawn(self.model, self.graph, self.dtype, seed, rank, found) | found
+            stored = {}
+        return weights.drawn(self.model, self.graph, self.dtype, seed, rank, stored) | stored
 
 
 # Incompatible options ---------------------------------------------------------------------------
@@ -444,97 +446,99 @@ OF_RECOMPUTE = {"recompute_share": 1.0, "use_reentrant": False}
 NEED_SAMPLES = ("samples_per_rank", "shuffle", "drop_last", "epochs")
 
 
-def incompatible_options(given: Mapping[str, Any]) -> dict[str, str]:
+def incompatible_options(workload: Workload) -> dict[str, str]:
     """Errors of keys of a workload that do not fit its model, by key."""
-    model, dataset, loss, compute = (given[key] for key in ("model", "dataset", "loss", "compute"))
-    no_data, there = dataset.kind == "none", dataset.has_samples
-    idle = {} if there else {key: _no_samples(key) for key in NEED_SAMPLES if given[key]}
-    idle |= _schedule(given["lr_schedule"], given["optimizer"], given["lr_scaling"], not there)
-    if given["quantized"] is not None and given["weights"] is not None:
-        idle["weights"] = "weights in 4 bits have times but no numbers; leave this out."
-    if given["recompute"] == "none":
+    model, dataset, compute = workload.model, workload.dataset, workload.compute
+    idle = _schedule(workload)
+    if not dataset.has_samples:
+        idle = {key: _no_samples(key) for key in _given(workload, NEED_SAMPLES)} | idle
+    if workload.quantized is not None and workload.weights is not None:
+        idle |= {"weights": "weights in 4 bits have times but no numbers; leave this out."}
+    if workload.recompute == "none":
         why = "recompute: none runs nothing again; leave this out, or set recompute: blocks."
-        idle |= {key: why for key, usual in OF_RECOMPUTE.items() if given[key] != usual}
+        idle |= {key: why for key, usual in OF_RECOMPUTE.items() if getattr(workload, key) != usual}
     if compute.source != "roofline":
         # A profile may separate the host's time, which a CUDA graph reduces.
         held = NEED_KERNELS if compute.source != "profile" else ("compile",)
-        idle |= {key: _no_kernels(compute.kind) for key in held if given[key]}
-    if given["host"].async_launch and (compute.source != "roofline" or given["cuda_graphs"]):
+        idle |= {key: _no_kernels(compute.kind) for key in _given(workload, held)}
+    if workload.host.async_launch and (compute.source != "roofline" or workload.cuda_graphs):
         why = f"compute: {compute.kind} includes" if compute.source != "roofline" else ""
         why = why or "a CUDA graph has none of"
-        idle["host"] = (
-            f"async_launch models the launches of single kernels; {why} these; leave it out."
-        )
-    if compute.runs_eagerly and (given["compile"] or model.recorded):
-        why = "compile fuses these" if given["compile"] else "a recording contains these"
-        idle["compute"] = f"kernels: torch adds the kernels of eager torch; {why}; leave it out."
+        line = f"async_launch models the launches of single kernels; {why} these; leave it out."
+        idle |= {"host": line}
+    if compute.runs_eagerly and (workload.compile or model.recorded):
+        why = "compile fuses these" if workload.compile else "a recording contains these"
+        idle |= {"compute": f"kernels: torch adds the kernels of eager torch; {why}; leave it out."}
     if model.recorded:
-        return idle | _recorded(given)
+        return idle | _recorded(workload)
     if not model.timed:
-        return _without_times(model.kind, no_data, loss.kind, compute) or idle
+        return _without_times(workload) or idle
     why = f"the model {model.kind} has times but no numbers"
-    found = {key: f"{why}; leave this out." for key in NEED_NUMBERS + NEED_LAYERS if given[key]}
-    if loss.kind != "none":
-        found["loss"] = f"{why}; leave the loss out."
+    numeric = _given(workload, NEED_NUMBERS + NEED_LAYERS)
+    unsuitable = dict.fromkeys(numeric, f"{why}; leave this out.")
+    if workload.loss.kind != "none":
+        unsuitable |= {"loss": f"{why}; leave the loss out."}
     if getattr(dataset, "lengths", None) is not None:
-        found["dataset"] = f"{why}, independent of its samples' lengths; leave lengths out."
-    if compute.source == "roofline" or (compute.source == "measured" and model.brings_times):
-        needs = (
-            "needs layers with FLOPs" if compute.source == "roofline" else "spreads a step's time"
-        )
-        found["compute"] = (
-            f"{compute.kind} {needs}, but the model {model.kind} has times of its own; "
-            "write profile, or leave this out."
-        )
-    return found | idle
+        unsuitable |= {"dataset": f"{why}, independent of its samples' lengths; leave lengths out."}
+    is_roofline, brings_times = compute.source == "roofline", getattr(model, "brings_times", False)
+    if is_roofline or (compute.source == "measured" and brings_times):
+        needs = "needs layers with FLOPs" if is_roofline else "spreads a step's time"
+        line = f"{compute.kind} {needs}, but the model {model.kind} has times of its own; "
+        unsuitable |= {"compute": f"{line}write profile, or leave this out."}
+    return unsuitable | idle
 
 
-def _recorded(given: Mapping[str, Any]) -> dict[str, str]:
+def _given(workload: Workload, keys: Iterable[str]) -> list[str]:
+    """Return the keys that are not empty."""
+    return [key for key in keys if getattr(workload, key)]
+
+
+def _recorded(workload: Workload) -> dict[str, str]:
     """Errors of keys that do not fit a model of recorded kernels."""
-    why = f"the model {given['model'].kind} has kernels but no numbers"
-    found = {key: f"{why}; leave this out." for key in NOT_RECORDED if given[key]}
-    if given["loss"].kind != "none":
-        found["loss"] = f"{why}, and its loss is among them; leave the loss out."
-    if given["compute"].source == "profile":
-        found["compute"] = f"{why}, nor times; write roofline, or measured."
-    if given["dataset"].kind != "none" or given["dataset"].has_samples:
-        found["dataset"] = f"{why}, of samples as they were recorded; leave the dataset out."
-    return found
+    why = f"the model {workload.model.kind} has kernels but no numbers"
+    unsuitable = dict.fromkeys(_given(workload, NOT_RECORDED), f"{why}; leave this out.")
+    if workload.loss.kind != "none":
+        unsuitable |= {"loss": f"{why}, and its loss is among them; leave the loss out."}
+    if workload.compute.source == "profile":
+        unsuitable |= {"compute": f"{why}, nor times; write roofline, or measured."}
+    if workload.dataset.kind != "none" or workload.dataset.has_samples:
+        unsuitable |= {
+            "dataset": f"{why}, of samples as they were recorded; leave the dataset out."
+        }
+    return unsuitable
 
 
-def _without_times(model: str, no_data: bool, loss: str, compute: Compute) -> dict[str, str]:
-    found = {}
-    if compute.source == "profile":
-        found["compute"] = (
-            f"the model {model} has no times of its own; write roofline, or a model of kind "
-            "profile."
-        )
-    if loss == "none" and not no_data:
-        found["loss"] = f"the model {model} needs one for training; write for example mse."
-    return found
+def _without_times(workload: Workload) -> dict[str, str]:
+    """Errors of keys that do not fit a model without times."""
+    model, unsuitable = workload.model.kind, dict[str, str]()
+    if workload.compute.source == "profile":
+        line = f"the model {model} has no times of its own; write roofline, or a model of kind "
+        unsuitable |= {"compute": f"{line}profile."}
+    if workload.loss.kind == "none" and workload.dataset.kind != "none":
+        line = f"the model {model} needs one for training; write for example mse."
+        unsuitable |= {"loss": line}
+    return unsuitable
 
 
-def _schedule(
-    schedule: Schedule, optimizer: Optimizer, scaling: str, no_data: bool
-) -> dict[str, str]:
+def _schedule(workload: Workload) -> dict[str, str]:
     """Errors of the schedule in combination with the optimizer, scaling and dataset."""
-    found = {}
-    if scaling != "none" and not schedule.takes_base:
-        found["lr_scaling"] = (
-            f"the schedule {schedule.kind} has rates of its own, independent of the optimizer's; "
-            "scale those instead, and leave this out."
-        )
+    schedule, optimizer, unsuitable = workload.lr_schedule, workload.optimizer, dict[str, str]()
+    if workload.lr_scaling != "none" and not schedule.takes_base:
+        line = f"the schedule {schedule.kind} has rates of its own, independent of the optimizer's;"
+        unsuitable |= {"lr_scaling": f"{line} scale those instead, and leave this out."}
     momentum = schedule.momentum(1)
     groups = [group.arguments for group in optimizer.param_groups or ()]
     treated = [optimizer, *(optimizer.model_copy(update=group) for group in groups)]
-    if momentum is not None and any(each.momentum_of() is None for each in treated):
-        found["lr_schedule"] = (
-            f"{schedule.kind} changes the momentum, but the optimizer {optimizer.kind} has none; "
-            f"write cycle_momentum: false, or momentum: {momentum:g} for an optimizer that has it."
-        )
-    if no_data and "epoch" in schedule.counted():
-        found["lr_schedule"] = "per epoch: there is no dataset to iterate over; count steps."
-    return found
+    if momentum is not None and any(variant.momentum_of() is None for variant in treated):
+        line = f"{schedule.kind} changes the momentum, but the optimizer {optimizer.kind} has none;"
+        advice = "write cycle_momentum: false, or momentum"
+        unsuitable |= {
+            "lr_schedule": f"{line} {advice}: {momentum:g} for an optimizer that has it."
+        }
+    if not workload.dataset.has_samples and "epoch" in schedule.counted():
+        line = "per epoch: there is no dataset to iterate over; count steps."
+        unsuitable |= {"lr_schedule": line}
+    return unsuitable
 
 
 def _no_kernels(compute: str) -> str:
@@ -567,13 +571,13 @@ IDLE = {
 """Keys that only training uses, and their defaults."""
 
 
-def for_training_only(given: Mapping[str, Any]) -> dict[str, str]:
+def for_training_only(workload: Workload) -> dict[str, str]:
     """Errors of keys of a workload that inference would ignore, by key."""
-    found = [key for key in ("optimizer", "lr_schedule") if given[key].kind != "none"]
-    found += [key for key, idle in IDLE.items() if given[key] != idle]
-    if any(getattr(given["precision"], name, None) for name in ScalerSettings._fields):
-        found.append("precision")
-    return {key: f"mode: inference {_why(key)}; leave {_what(key)} out." for key in found}
+    unused = [key for key in ("optimizer", "lr_schedule") if getattr(workload, key).kind != "none"]
+    unused += [key for key, idle in IDLE.items() if getattr(workload, key) != idle]
+    if any(getattr(workload.precision, name, None) for name in ScalerSettings._fields):
+        unused.append("precision")
+    return {key: f"mode: inference {_why(key)}; leave {_what(key)} out." for key in unused}
 
 
 def _why(key: str) -> str:

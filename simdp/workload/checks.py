@@ -16,7 +16,7 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
 
     ``base`` is the folder of relative paths.
     """
-    found = []
+    problems = []
     try:
         workload = workload.settled(base)
     except ScenarioError as error:
@@ -44,10 +44,10 @@ def workload_problems(workload: Workload, base: Path) -> list[str]:
         except ScenarioError as error:
             wrong = joined(error.problems)
         if wrong:
-            found.append(f"{key}: {wrong}")
+            problems.append(f"{key}: {wrong}")
             if key == "model":  # the others need its shapes
                 break
-    return found
+    return problems
 
 
 def _problem_with_model(workload: Workload, base: Path) -> str | None:

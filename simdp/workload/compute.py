@@ -259,9 +259,9 @@ def time_at(
     return seconds * size(microbatch) / size(first)
 
 
-def _line(one: tuple[int, float], other: tuple[int, float], microbatch: int) -> float:
+def _line(point: tuple[int, float], other: tuple[int, float], microbatch: int) -> float:
     """Time at a batch size on the line through two points [s]."""
-    (low, shorter), (high, longer) = one, other
+    (low, shorter), (high, longer) = point, other
     return shorter + (longer - shorter) * (microbatch - low) / (high - low)
 
 

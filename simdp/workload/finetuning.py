@@ -89,8 +89,8 @@ def ends_match(name: str, targets: Sequence[str]) -> bool:
 
 def with_frozen(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
     """Freeze the matching parameters of a graph, besides those already frozen."""
-    found = matching(patterns, [parameter.name for parameter in graph.parameters])
-    return replace(graph, frozen=graph.frozen | found)
+    names = matching(patterns, [parameter.name for parameter in graph.parameters])
+    return replace(graph, frozen=graph.frozen | names)
 
 
 def backward_kernels(

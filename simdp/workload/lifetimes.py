@@ -71,9 +71,9 @@ class Lifetimes(NamedTuple):
     end: Stage
 
 
-def joined(one: Stage, other: Stage) -> Stage:
+def joined(stage: Stage, other: Stage) -> Stage:
     """Both stages as one."""
-    return Stage((*one.taken, *other.taken), (*one.given, *other.given))
+    return Stage((*stage.taken, *other.taken), (*stage.given, *other.given))
 
 
 # Recomputation ------------------------------------------------------------------------------------
@@ -194,12 +194,12 @@ def lifetimes(workload: Workload, reruns: Sequence[Rerun] = (), keeps: bool = Tr
     numbers = (workload.precision, workload.dtype, workload.loss)
     of = (*numbers, workload.compile, workload.keeps_outputs)
     key = (*of, tuple(reruns), keeps)
-    for graph, model, other, found in _KNOWN:
+    for graph, model, other, tensors in _KNOWN:
         if graph is workload.graph and model == workload.model and other == key:
-            return found
-    found = _Following(workload, reruns).run(keeps)
-    _KNOWN.append((workload.graph, workload.model, key, found))
-    return found
+            return tensors
+    tensors = _Following(workload, reruns).run(keeps)
+    _KNOWN.append((workload.graph, workload.model, key, tensors))
+    return tensors
 
 
 _KNOWN: deque[tuple[ModelGraph, Model, tuple[Any, ...], Lifetimes]] = deque(maxlen=16)
@@ -287,8 +287,8 @@ class _Following:
             self.changes.append(gone)
 
     def _changed(self) -> tuple[Tensor, ...]:
-        found, self.changes = tuple(self.changes), []
-        return found
+        changes, self.changes = tuple(self.changes), []
+        return changes
 
     # Tensors --------------------------------------------------------------------------------------
 
@@ -332,22 +332,22 @@ class _Following:
         values = dict.fromkeys(call.inputs[i] for i in kept.inputs)
         if self.fused and self._is_fused(number):
             values, kept = dict.fromkeys(self.fused.kept(number, kept)), Kept()
-        found = []
+        tensors = []
         for value in values:
             seen = self._seen(value, number, block)
             if not self._is_batch(seen):
                 held = dtype if seen[0] == "copy" else None
-                found.append((seen, self._nbytes(value, held), 0.0))
+                tensors.append((seen, self._nbytes(value, held), 0.0))
         if kept.output:
             made = self.first + number
-            found.append((self._value(made, block), self._nbytes(made), 0.0))
-        found.append((("beside", number), kept.nbytes, kept.fixed))
+            tensors.append((self._value(made, block), self._nbytes(made), 0.0))
+        tensors.append((("beside", number), kept.nbytes, kept.fixed))
         flows = self.graph.flows[number] or not self.graph.frozen
         if flows and _itemsize(dtype) < self.stored:  # autocast's copies of the weights
             learned = sum(parameter.num_elements for parameter in call.layer.parameters())
             if learned:
-                found.append((("weights", number), 0.0, float(learned * _itemsize(dtype))))
-        return found
+                tensors.append((("weights", number), 0.0, float(learned * _itemsize(dtype))))
+        return tensors
 
     def _is_batch(self, token: Token) -> bool:
         """Whether this is an input of the model, which exists for the whole micro-step."""
@@ -388,17 +388,17 @@ class _Following:
         Stored outputs exist when the first call after them begins.
         """
         inside: Counter[int] = Counter(v for other in block for v in self.graph.calls[other].inputs)
-        found, before, last = dict[int, Stage](), NOTHING, -1
+        stages, before, last = dict[int, Stage](), NOTHING, -1
         for number in block:
             if number in self.stopped:
                 before = joined(before, self._not_again(number, block))
             elif number in self.apart:
                 before = joined(before, self._restored(number, block, inside))
             else:
-                found[number] = joined(before, self._compute(number, True, block, inside))
+                stages[number] = joined(before, self._compute(number, True, block, inside))
                 before, last = NOTHING, number
-        found[last] = joined(found[last], before)
-        return found
+        stages[last] = joined(stages[last], before)
+        return stages
 
     def _not_again(self, number: int, block: range) -> Stage:
         """At the end of a block: backward takes what the call keeps, which others have made."""

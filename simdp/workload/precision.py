@@ -64,7 +64,7 @@ def rounded(array: Array, dtype_name: str | None) -> Array:
         return single.astype(array.dtype, copy=False)
 
 
-def cast(array: Array, dtype: np.dtype[Any]) -> Array:
+def cast(array: Array, dtype: np.dtype[np.generic]) -> Array:
     """Convert to a floating-point dtype as torch does: float64 to 16 bits by way of float32."""
     return rounded(array, dtype.name).astype(dtype, copy=False)
 

@@ -221,12 +221,12 @@ class Packing(Spec):
 @lru_cache(maxsize=4)
 def _packs(strategy: str, lengths: bytes, most: int) -> Packs:
     """As `Packing.packs`, cached."""
-    found = np.frombuffer(lengths, dtype=np.int64)
+    samples = np.frombuffer(lengths, dtype=np.int64)
     if strategy == "wrapped":
-        whole, rest = divmod(int(found.sum()), most)
+        whole, rest = divmod(int(samples.sum()), most)
         pieces = np.array([most] * whole + [rest] * (rest > 0))
         return Packs(pieces, np.arange(len(pieces)))
-    packs = best_fit_decreasing(np.minimum(found, most), most)
+    packs = best_fit_decreasing(np.minimum(samples, most), most)
     sizes = np.array([len(pack) for pack in packs])
     return Packs(np.array([length for pack in packs for length in pack]), sizes.cumsum() - sizes)
 
@@ -358,8 +358,8 @@ class SampleParts(Sequence[Ints]):
     @classmethod
     def even(cls, order: Ints, world_size: int) -> SampleParts:
         """Cut an order into parts of equal length."""
-        each = len(order) // world_size
-        return cls(order, each * np.arange(world_size), np.full(world_size, each))
+        size = len(order) // world_size
+        return cls(order, size * np.arange(world_size), np.full(world_size, size))
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -386,14 +386,14 @@ class SampleParts(Sequence[Ints]):
         return self._reduced(values, np.add)
 
     def _reduced(self, values: Array, how: np.ufunc) -> Array:
-        found = np.zeros(len(self), dtype=values.dtype)
+        reduced = np.zeros(len(self), dtype=values.dtype)
         there = np.flatnonzero(self.sizes)
         sizes = self.sizes[there]
         first = np.cumsum(sizes) - sizes
         place = np.repeat(self.begins[there] - first, sizes) + np.arange(sizes.sum())
         if len(there):
-            found[there] = how.reduceat(values[self.order[place]], first)
-        return found
+            reduced[there] = how.reduceat(values[self.order[place]], first)
+        return reduced
 
 
 def uneven_sampler(order: Ints, samples_per_rank: list[int]) -> SampleParts:
@@ -464,23 +464,23 @@ class StepBatches:
 
 
 def kinds_of(
-    rest: Sequence[StepBatches], each: Sequence[StepBatches], num_steps: int
+    rest: Sequence[StepBatches], epoch: Sequence[StepBatches], num_steps: int
 ) -> list[StepBatches]:
     """Steps that differ in the ranks' numbers of samples or in closing an epoch, in order.
 
     ``rest`` are the steps left of the first epoch, ``each`` those of every later one; the run may
     end within an epoch.
     """
-    found: dict[tuple[bytes, bool], StepBatches] = {}
-    for number, batches in enumerate(rest if rest is not each else ()):
+    kinds: dict[tuple[bytes, bool], StepBatches] = {}
+    for number, batches in enumerate(rest if rest is not epoch else ()):
         closes = number == len(rest) - 1
-        found[batches.sizes.tobytes(), closes] = replace(batches, closes_epoch=closes)
-    last = (num_steps - len(rest) - 1) % max(len(each), 1)
-    for number, batches in enumerate(each):
-        for closes in sorted({number == len(each) - 1, *[True] * (number == last)}):
+        kinds[batches.sizes.tobytes(), closes] = replace(batches, closes_epoch=closes)
+    last = (num_steps - len(rest) - 1) % max(len(epoch), 1)
+    for number, batches in enumerate(epoch):
+        for closes in sorted({number == len(epoch) - 1, *[True] * (number == last)}):
             key = (batches.sizes.tobytes(), closes)
-            found.setdefault(key, replace(batches, closes_epoch=closes))
-    return list(found.values())
+            kinds.setdefault(key, replace(batches, closes_epoch=closes))
+    return list(kinds.values())
 
 
 def steps_from_microbatches(
@@ -557,8 +557,8 @@ def steps_from_global_batches(
             shard * np.arange(world_size), shard
         )
         if sizes is not None:
-            each = sizes(number, len(batch))
-            shards = SampleParts(batch, np.cumsum(each) - each, each)
+            per_rank = sizes(number, len(batch))
+            shards = SampleParts(batch, np.cumsum(per_rank) - per_rank, per_rank)
         if isinstance(accumulate, list):
             ends = np.cumsum(accumulate)
             micro = [
@@ -611,9 +611,9 @@ class Rebalance(Spec):
 
     def measured(self, shares: Sequence[Sequence[float]]) -> Self:
         """The same with the shares measured in each period of ``every`` steps."""
-        found = self.model_copy()
-        found._measured = tuple(tuple(each) for each in shares)
-        return found
+        rebalance = self.model_copy()
+        rebalance._measured = tuple(tuple(of_rank) for of_rank in shares)
+        return rebalance
 
     def each(self) -> list[Rebalance | None]:
         """The successive divisions, each with fixed shares; None for equal pieces."""
@@ -701,8 +701,8 @@ class BatchSchedule(Spec):
             return self.samples_per_step(world_size) if drops else 1
         sizes = self.grad_accum
         full = sizes[0] if isinstance(sizes, list) else self.microbatch or 0
-        each = full if drops.loader else 1
-        return each * world_size if drops.sampler else (each - 1) * world_size + 1
+        least = full if drops.loader else 1
+        return least * world_size if drops.sampler else (least - 1) * world_size + 1
 
     def steps_of_epoch(self, order: Ints, world_size: int, first: int = 0) -> Iterator[StepBatches]:
         """Distribute an epoch's order over steps, from number ``first``, micro-steps and ranks."""
@@ -857,10 +857,10 @@ class BatchSchedule(Spec):
 
         start = start.upcoming(num_samples, self.least_left(world_size))
         rest = epoch(num_samples - start.num_samples)
-        each = epoch(num_samples) if start.num_samples else rest
+        full_epoch = epoch(num_samples) if start.num_samples else rest
         epochs = (self.epochs or 1) - start.epoch - 1
-        num_steps = self.steps or start.num_steps + len(rest) + epochs * len(each)
-        return kinds_of(rest, each, num_steps - start.num_steps), num_steps
+        num_steps = self.steps or start.num_steps + len(rest) + epochs * len(full_epoch)
+        return kinds_of(rest, full_epoch, num_steps - start.num_steps), num_steps
 
     def num_epochs(self, world_size: int, base: Path) -> int:
         """Number of epochs that a run begins; one without a dataset."""

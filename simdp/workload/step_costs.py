@@ -158,18 +158,18 @@ _UPDATES: deque[tuple[Workload, UpdateCosts]] = deque(maxlen=8)
 
 def _update_of(workload: Workload) -> UpdateCosts:
     """The update of a workload, which devices share."""
-    for other, found in _UPDATES:
+    for other, costs in _UPDATES:
         if other is workload:
-            return found
-    found = UpdateCosts(
+            return costs
+    costs = UpdateCosts(
         gradient_nbytes_moved(workload),
         optimizer_nbytes_moved(workload),
         optimizer_list_launches(workload),
         optimizer_launches(workload),
         optimizer_flops(workload),
     )
-    _UPDATES.append((workload, found))
-    return found
+    _UPDATES.append((workload, costs))
+    return costs
 
 
 def _elements(workload: Workload) -> dict[str, int]:
@@ -202,8 +202,8 @@ class Flops(NamedTuple):
 
 def forward_flops(graph: ModelGraph, inputs: Sequence[Shape]) -> Flops:
     """FLOPs of forward on one sample with inputs of these shapes."""
-    found = flops_of_calls(graph, inputs)
-    return Flops(sum(one.total for one in found), sum(one.products for one in found))
+    calls = flops_of_calls(graph, inputs)
+    return Flops(sum(call.total for call in calls), sum(call.products for call in calls))
 
 
 def passes(graph: ModelGraph, number: int) -> int:
@@ -223,12 +223,12 @@ def passes(graph: ModelGraph, number: int) -> int:
 
 def flops_of_calls(graph: ModelGraph, inputs: Sequence[Shape]) -> list[Flops]:
     """FLOPs of forward, call by call, as `forward_flops`."""
-    flowing, found = graph.shapes(inputs), list[Flops]()
+    flowing, flops_by_call = graph.shapes(inputs), list[Flops]()
     for call in graph.calls:
         given = [flowing[value] for value in call.inputs]
         flops = sum(kernel.flops for kernel in call.layer.forward_cost(given, ITEMSIZE))
-        found.append(Flops(flops, call.layer.model_flops(given)))
-    return found
+        flops_by_call.append(Flops(flops, call.layer.model_flops(given)))
+    return flops_by_call
 
 
 # Arithmetic ---------------------------------------------------------------------------------------
@@ -239,12 +239,12 @@ WIDTH_OF_16_BITS = 2
 
 def arithmetic_of_calls(workload: Workload) -> list[str]:
     """Arithmetic of each call: its dtype, or what torch takes in its place for products."""
-    found = list(call_dtypes(workload.graph, workload.precision, workload.dtype))
-    for number, (call, dtype) in enumerate(zip(workload.graph.calls, found, strict=True)):
+    dtypes = list(call_dtypes(workload.graph, workload.precision, workload.dtype))
+    for number, (call, dtype) in enumerate(zip(workload.graph.calls, dtypes, strict=True)):
         layer, compute = call.layer, workload.compute
         in_16_bits = numpy_dtype(dtype).itemsize == WIDTH_OF_16_BITS
         if layer.float8_casts and in_16_bits and compute.runs_in_float8(layer.name):
-            found[number] = "float8"
+            dtypes[number] = "float8"
         elif layer.autocast == "lower":
-            found[number] = compute.arithmetic(dtype, layer.uses_cudnn)
-    return found
+            dtypes[number] = compute.arithmetic(dtype, layer.uses_cudnn)
+    return dtypes

@@ -64,14 +64,14 @@ def evaluated(graph: ModelGraph) -> ModelGraph:
 def _needed(graph: ModelGraph, output: Value) -> list[int]:
     """Numbers of the calls that a value depends on, ascending."""
     first = len(graph.inputs)
-    found: set[int] = set()
+    needed: set[int] = set()
     waiting = [output]
     while waiting:
         number = waiting.pop() - first
-        if number >= 0 and number not in found:
-            found.add(number)
+        if number >= 0 and number not in needed:
+            needed.add(number)
             waiting += graph.calls[number].inputs
-    return sorted(found)
+    return sorted(needed)
 
 
 # Adapters -----------------------------------------------------------------------------------------
@@ -145,10 +145,10 @@ class _Adapter:
     def calls(self, x: Value, output: int) -> list[Call]:
         """Calls of the adapter of a layer that takes ``x`` and makes value ``output - 1``."""
         chain: list[Layer] = [*self.dropout, self.a, self.b, self.scale]
-        found, base = [Call(chain[0], (x,))], Value(output - 1)
+        calls, base = [Call(chain[0], (x,))], Value(output - 1)
         for step, layer in enumerate(chain[1:]):
-            found.append(Call(layer, (Value(output + step),)))
-        return [*found, Call(self.add, (base, Value(output + len(chain) - 1)))]
+            calls.append(Call(layer, (Value(output + step),)))
+        return [*calls, Call(self.add, (base, Value(output + len(chain) - 1)))]
 
 
 def _with_layers(graph: ModelGraph, other: dict[int, Layer]) -> ModelGraph:
@@ -257,8 +257,8 @@ def chains(graph: ModelGraph) -> list[FusedChain]:
     for number, call in enumerate(graph.calls):
         for value in call.inputs:
             takers.setdefault(value, set()).add(number)
-    found = [_chain(graph, calls, takers) for calls in members.values()]
-    return sorted(found, key=lambda chain: chain.calls[-1])
+    fused = [_chain(graph, calls, takers) for calls in members.values()]
+    return sorted(fused, key=lambda chain: chain.calls[-1])
 
 
 def _chain(graph: ModelGraph, calls: list[int], takers: dict[Value, set[int]]) -> FusedChain:

@@ -33,15 +33,15 @@ def drawn(
     wanted = [parameter for parameter in graph.parameters if parameter.name not in known]
     own = {parameter.name for parameter in model.graph.parameters}
     made = as_torch(model, dtype, seed + rank) if any(p.name in own for p in wanted) else {}
-    found = dict[str, Array]()
+    arrays = dict[str, Array]()
     for p in wanted:
         if p.name in made:
-            found[p.name] = made[p.name]
+            arrays[p.name] = made[p.name]
         else:
             random = stream(seed, "weights", rank, p.name)
-            found[p.name] = p.initial.draw(random, p.shape).astype(dtype)
+            arrays[p.name] = p.initial.draw(random, p.shape).astype(dtype)
     fresh = [buffer for buffer in graph.buffers if buffer.name not in known]
-    return found | {buffer.name: _fresh(buffer, dtype) for buffer in fresh}
+    return arrays | {buffer.name: _fresh(buffer, dtype) for buffer in fresh}
 
 
 def as_torch(model: Model, dtype: str, seed: int) -> dict[str, Array]:
@@ -49,17 +49,17 @@ def as_torch(model: Model, dtype: str, seed: int) -> dict[str, Array]:
 
     In float64 as after ``torch.set_default_dtype(torch.float64)``.
     """
-    draws, generator, found = model.draws(), TorchGenerator(seed), dict[str, Array]()
+    draws, generator, arrays = model.draws(), TorchGenerator(seed), dict[str, Array]()
     last = {parameter.name: number for number, parameter in enumerate(draws)}
     wanted = {parameter.name for parameter in model.graph.parameters}
     for number, (name, shape, start) in enumerate(draws):
         if last[name] != number or name not in wanted:
             start.skip_as_torch(generator, shape, dtype)
         elif start.kind == "copy":
-            found[name] = found[start.of].copy()
+            arrays[name] = arrays[start.of].copy()
         else:
-            found[name] = start.draw_as_torch(generator, shape, dtype)
-    return found
+            arrays[name] = start.draw_as_torch(generator, shape, dtype)
+    return arrays
 
 
 def loaded(
@@ -77,12 +77,12 @@ def loaded(
     wanted = [p.name for p in graph.parameters] + [buffer.name for buffer in graph.buffers]
     called = dict(names.pairs(stored, wanted))
     there = [p.name for p in graph.parameters if p.name in called or p.name not in optional]
-    found = {name: _array(stored[called[name]], dtype) for name in there}
+    arrays = {name: _array(stored[called[name]], dtype) for name in there}
     for buffer in graph.buffers:
         fresh = _fresh(buffer, dtype)
         place = called.get(buffer.name)
-        found[buffer.name] = fresh if place is None else _array(stored[place], fresh.dtype.name)
-    return found
+        arrays[buffer.name] = fresh if place is None else _array(stored[place], fresh.dtype.name)
+    return arrays
 
 
 def fitted(model: Model, path: Path) -> Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -30,7 +30,7 @@ class Dataset(Spec):
     """Default loss, unless a file decides it."""
 
     @classmethod
-    def loss_of(cls, given: Any, base: Path) -> str:
+    def loss_of(cls, given: object, base: Path) -> str:
         """Default loss of a workload, for the scenario's dataset, validated or not.
 
         ``base`` is the folder of relative paths.
@@ -203,12 +203,12 @@ class NoData(Dataset):
         return self.lengths.of_samples(self.length(base), most, seed, base)
 
     def lengths_of(self, model: Model, loss: Loss, seed: int, base: Path) -> dict[str, Ints]:
-        found = self.drawn_lengths(model, seed, base)
-        if found is None or self.lengths is None:
+        lengths = self.drawn_lengths(model, seed, base)
+        if lengths is None or self.lengths is None:
             return {}
         if self.lengths.shortest(base) == self.lengths.longest(base):
             return {}
-        return {name: found + (name == "tgt") for name in model.graph.inputs}
+        return {name: lengths + (name == "tgt") for name in model.graph.inputs}
 
 
 # Distributions of lengths -------------------------------------------------------------------------
@@ -331,10 +331,10 @@ class EmpiricalLengths(Lengths):
         lengths, shares = self._points(base)
         drawn = random.random(num_samples)
         if self.quantiles is None:
-            found: Ints = lengths[np.searchsorted(shares, drawn, side="right")].astype(np.int64)
+            chosen: Ints = lengths[np.searchsorted(shares, drawn, side="right")].astype(np.int64)
         else:
-            found = np.rint(np.interp(drawn, shares, lengths)).astype(np.int64)
-        return found
+            chosen = np.rint(np.interp(drawn, shares, lengths)).astype(np.int64)
+        return chosen
 
     def _points(self, base: Path) -> tuple[Floats, Floats]:
         """Lengths in ascending order, and the share of the samples up to each."""
@@ -349,7 +349,7 @@ class EmpiricalLengths(Lengths):
 
 def _counted(path: Path) -> tuple[Floats, Floats]:
     """Lengths of a file in ascending order, and their counts, without zeros."""
-    found: dict[int, float] = {}
+    counts: dict[int, float] = {}
     for row in read_csv(path, ("length", "count")):
         if not (row.name.isascii() and row.name.isdigit() and 1 <= int(row.name) <= LONGEST):
             raise ScenarioError(
@@ -358,11 +358,11 @@ def _counted(path: Path) -> tuple[Floats, Floats]:
                     f"1 ... {LONGEST}."
                 ]
             )
-        found[int(row.name)] = row.numbers["count"]
-    known = {length: count for length, count in sorted(found.items()) if count}
+        counts[int(row.name)] = row.numbers["count"]
+    known = {length: count for length, count in sorted(counts.items()) if count}
     if not known:
         raise ScenarioError([f"{path}: counts no sample; give at least one length a count."])
-    return np.array([float(one) for one in known]), np.array(list(known.values()))
+    return np.array(list(map(float, known))), np.array(list(known.values()))
 
 
 class Fixed(Lengths):

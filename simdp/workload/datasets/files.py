@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -37,7 +37,7 @@ class Npz(Dataset):
     path: str
 
     @classmethod
-    def loss_of(cls, given: Any, base: Path) -> str:
+    def loss_of(cls, given: object, base: Path) -> str:
         """Whole numbers y are classes."""
         try:
             chosen = given if isinstance(given, cls) else cls.model_validate(given)
@@ -197,7 +197,7 @@ class Csv(Dataset):
     features: tuple[str, ...] | None = Field(None, min_length=1)
 
     @classmethod
-    def loss_of(cls, given: Any, base: Path) -> str:
+    def loss_of(cls, given: object, base: Path) -> str:
         """Whole numbers and text are classes."""
         try:
             chosen = given if isinstance(given, cls) else cls.model_validate(given)

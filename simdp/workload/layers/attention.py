@@ -10,19 +10,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, log, log2, prod, sqrt
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from simdp.arrays import Array, Ints
+from simdp.arrays import Array, Bools, Ints
 from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.base import (
+    Gradients,
     GraphBuilder,
     Kept,
     Kernel,
     Layer,
     Module,
+    Needs,
     Parameter,
     Pass,
     Shape,
@@ -409,6 +411,14 @@ class KeyPadding(NamedTuple):
     pad_id: int
 
 
+Attended = tuple[tuple[Array, ...], Sight, Array, Array | None]
+"""For backward: packed inputs, mask, and weights with what dropout keeps, or sums with the output.
+"""
+
+T5Attended = tuple[tuple[Array, ...], Array, Bools | None]
+"""For backward: queries, keys and values; weights; what dropout keeps."""
+
+
 class Attention(Layer):
     """``softmax(Q K^T / sqrt(d) + mask) V`` in each head, as torch's scaled_dot_product_attention.
 
@@ -461,8 +471,8 @@ class Attention(Layer):
     implementation: Implementation = "eager"
     upcast: Bool = False
 
-    family: ClassVar[Literal["attention"]] = "attention"
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    family = "attention"
+    autocast = "lower"
 
     @property
     def costly(self) -> Literal["product", "fused_attention", "no"]:
@@ -533,7 +543,7 @@ class Attention(Layer):
         others = self._kv_heads()
         return array.reshape(batch, length, others, heads // others, depth).transpose(0, 2, 3, 1, 4)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Attended]:
         packed = inputs[: len(inputs) - (self.pad_id is not None)]
         parts = self._heads(*packed)
         sight = self._sight(parts, None if self.pad_id is None else inputs[-1])
@@ -573,9 +583,7 @@ class Attention(Layer):
             hidden = np.where(tokens == self.pad_id, -np.inf, 0).astype(dtype)
         return Sight(self.causal, self.window, bias, hidden)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Attended, dy: Array, needs: Needs) -> Gradients:
         packed, sight, weights, other = saved
         parts = self._heads(*packed)
         batch, *_, length, depth = parts.queries.shape
@@ -584,6 +592,7 @@ class Attention(Layer):
         gradients = [fresh(array.shape, dtype=array.dtype) for array in packed]
         dparts = self._heads(*gradients)
         if self._in_blocks:
+            assert other is not None
             y = self._grouped(other.reshape(batch, length, self.num_heads, depth))
             attend_back(parts, sight, weights, y, slopes, dparts)
         else:
@@ -628,9 +637,7 @@ class Attention(Layer):
         work = self._work(inputs)
         return 4.0 * work.queries * min(self.window or work.keys, work.keys) * work.width
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         work = self._work(inputs)
         if self.implementation == "flash":
             return flash_backward(work, itemsize)
@@ -800,8 +807,8 @@ class T5Attention(Layer):
     dropout: Float = Field(0.0, ge=0, le=1)
     pad_id: Int | None = None
 
-    family: ClassVar[Literal["attention"]] = "attention"
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    family = "attention"
+    autocast = "lower"
 
     @property
     def costly(self) -> Literal["product", "fused_attention", "no"]:
@@ -845,7 +852,7 @@ class T5Attention(Layer):
     def _buckets(self, queries: int, keys: int) -> Ints:
         return buckets(queries, keys, not self.causal, self.num_buckets, self.max_distance)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, T5Attended]:
         queries, keys, values = (self._heads(array) for array in inputs[:3])
         y: Array = np.empty(inputs[0].shape, dtype=queries.dtype)
         weights = np.empty((*queries.shape[:3], keys.shape[2]), dtype=y.dtype)
@@ -877,9 +884,7 @@ class T5Attention(Layer):
             added = mask if added is None else added + mask
         return added
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: T5Attended, dy: Array, needs: Needs) -> Gradients:
         given, weights, kept = saved
         queries, keys, values = (self._heads(array) for array in given)
         gradients = [np.empty(array.shape, dtype=array.dtype) for array in given]
@@ -921,9 +926,7 @@ class T5Attention(Layer):
         looked_up = [Kernel(0.0, 0.0, 2 * nbytes)] * (bool(self.bias) and self.looks_up)
         return [*looked_up, *eager_forward(work, itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Eager attention, and the bias's gradient: a sum over the samples, then by bucket."""
         work = self._work(inputs)
         scores = float(work.num_heads * work.queries * work.keys)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod, sqrt
@@ -58,7 +58,7 @@ class ExtentsOf:
         self.axes, self.minimum, self.words = axes, minimum, words
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
+        self, source: object, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
             self.validate,
@@ -72,14 +72,13 @@ class ExtentsOf:
         many = {"type": "array", "items": integer, "minItems": self.axes, "maxItems": self.axes}
         return {"anyOf": [integer, many, *({"const": word} for word in self.words)]}
 
-    def validate(self, value: Any) -> Any:
+    def validate(self, value: object) -> Extents | str:
         """Convert to one length per axis."""
         if isinstance(value, str) and value in self.words:
             return value
-        extents = tuple(value) if isinstance(value, list | tuple) else (value,) * self.axes
-        if len(extents) != self.axes or any(
-            type(n) is not int or n < self.minimum for n in extents
-        ):
+        lengths = value if isinstance(value, list | tuple) else (value,) * self.axes
+        extents = tuple(n for n in lengths if type(n) is int and n >= self.minimum)
+        if len(extents) != len(lengths) or len(extents) != self.axes:
             words = "".join(f", nor {word!r}" for word in self.words)
             example = [self.minimum + 1 + axis for axis in range(self.axes)]
             raise problem(
@@ -89,7 +88,7 @@ class ExtentsOf:
         return extents
 
 
-def _shortened(value: Any) -> Any:
+def _shortened(value: Extents | str) -> int | Extents | str:
     if isinstance(value, str):
         return value
     return value[0] if len({*value}) == 1 else value
@@ -245,6 +244,15 @@ Parameters = Mapping[str, Array]
 T = TypeVar("T")
 Shape = tuple[int, ...]
 """Shape of one sample, without the batch axis."""
+
+Needs = Sequence[bool]
+"""For each input of a layer, whether its gradient is needed."""
+
+Gradients = tuple[Array | None, ...]
+"""Of each input of a layer; None where it is not needed."""
+
+ArrayPair = tuple[Array, Array]
+"""Two arrays that backward needs."""
 
 NO_ARRAYS: Parameters = MappingProxyType({})
 
@@ -443,9 +451,7 @@ class Layer(Module):
         """Return the output and the values that backward needs."""
 
     @abstractmethod
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Any, dy: Array, needs: Needs) -> Gradients:
         """Add the parameters' gradients to the pass, and return those of the inputs.
 
         Parameters
@@ -465,9 +471,7 @@ class Layer(Module):
         """Kernels of forward for inputs of these shapes."""
 
     @abstractmethod
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Kernels of backward."""
 
     def model_flops(self, inputs: Sequence[Shape]) -> float:
@@ -502,9 +506,7 @@ class KeepsNothing(Layer):
 class FreeBackward(KeepsNothing):
     """Base of layers whose inputs' gradients are the output's, or views of it."""
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return []
 
 
@@ -519,9 +521,7 @@ class Synchronised(Layer):
         """Forward with a world size of 1."""
         return _alone(self.exchanged_forward(run, *inputs), lambda own: own[None])
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Any, dy: Array, needs: Needs) -> Gradients:
         """Backward with a world size of 1."""
         return _alone(self.exchanged_backward(run, saved, dy, needs), lambda own: own)
 
@@ -531,8 +531,8 @@ class Synchronised(Layer):
 
     @abstractmethod
     def exchanged_backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> Exchange[tuple[Array | None, ...]]:
+        self, run: Pass, saved: Any, dy: Array, needs: Needs
+    ) -> Exchange[Gradients]:
         """Backward as a generator: yields a 1-D array, receives the sum over all ranks."""
 
     @abstractmethod
@@ -553,7 +553,7 @@ def _alone(exchange: Exchange[T], answer: Callable[[Array], Array]) -> T:
 # Arguments ----------------------------------------------------------------------------------------
 
 
-def numbered(modules: list[Any], lead: str = "") -> list[Any]:
+def numbered(modules: Iterable[object], lead: str = "") -> list[object]:
     """Name unnamed modules by ``lead`` and their position, as torch.nn.Sequential does.
 
     Numbers among ``inputs`` become names too. Invalid values are left to validation.
@@ -564,9 +564,8 @@ def numbered(modules: list[Any], lead: str = "") -> list[Any]:
             module = {"kind": module}
         if isinstance(module, dict):
             module = {"name": f"{lead}{number}", **module}
-            if isinstance(module.get("inputs"), list):
-                names = [str(name) if type(name) is int else name for name in module["inputs"]]
-                module["inputs"] = names
+            if isinstance(names := module.get("inputs"), list):
+                module |= {"inputs": [str(n) if type(n) is int else n for n in names]}
         named.append(module)
     return named
 

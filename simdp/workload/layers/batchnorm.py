@@ -20,11 +20,13 @@ from simdp.workload.layers.base import (
     IMAGES,
     Buffer,
     Exchange,
+    Gradients,
     KeepsInput,
     KeepsNothing,
     Kept,
     Kernel,
     Layer,
+    Needs,
     Parameter,
     Pass,
     Shape,
@@ -69,6 +71,10 @@ class Normalised(NamedTuple):
 
     centred: Array
     inverse: Array
+
+
+Synced = tuple[Normalised, float]
+"""For backward of a norm over all ranks, and their number of values."""
 
 
 class BatchNormSettings(KeepsInput):
@@ -124,9 +130,7 @@ class BatchNormSettings(KeepsInput):
         size = float(prod(inputs[0]))
         return [Kernel(4 * size, size * itemsize), Kernel(4 * size, 2 * size * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         size = float(prod(inputs[0]))
         sums = Kernel(4 * size, 2 * size * itemsize)
         return [sums] + [Kernel(5 * size, 3 * size * itemsize)] * needs[0]
@@ -209,14 +213,12 @@ class BatchNormSettings(KeepsInput):
 class BatchNorm(BatchNormSettings):
     """Base of batch norms over the rank's own micro-batch."""
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Normalised]:
         statistics, centred = moments(inputs[0])
         self.track(run, statistics)
         return self.normalise(run, centred, statistics.variance)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Normalised, dy: Array, needs: Needs) -> Gradients:
         slope = channels_last(dy)
         total, projected = self.sums(run, saved, slope)
         if not needs[0]:
@@ -233,7 +235,7 @@ class EvaluatedBatchNorm(BatchNormSettings):
 
     kind: Literal["evaluated_batch_norm"] = "evaluated_batch_norm"
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Normalised]:
         if not self.track_running_stats:
             statistics, centred = moments(inputs[0])
             return self.normalise(run, centred, statistics.variance)
@@ -241,9 +243,7 @@ class EvaluatedBatchNorm(BatchNormSettings):
         last = channels_last(inputs[0])
         return self.normalise(run, last - mean.astype(last.dtype), variance)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: object, dy: Array, needs: Needs) -> Gradients:
         """Not available in evaluation."""
         raise AssertionError(f"{self.name} is not learned from any more")
 
@@ -424,15 +424,13 @@ class FrozenBatchNorm2d(KeepsNothing):
             )
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         weight, bias, mean, variance = (run.buffers[buffer.name] for buffer in self.buffers())
         scale = (weight / np.sqrt(variance + self.eps)).astype(inputs[0].dtype)
         shift = (bias - mean * scale).astype(inputs[0].dtype)
         return inputs[0] * scale[:, None, None] + shift[:, None, None], scale
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         return (dy * saved[:, None, None] if needs[0] else None,)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
@@ -440,9 +438,7 @@ class FrozenBatchNorm2d(KeepsNothing):
         size = float(prod(inputs[0]))
         return [Kernel(size, 2 * size * itemsize)] * 2
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         size = float(prod(inputs[0]))
         return [Kernel(size, 2 * size * itemsize)] * needs[0]
 
@@ -455,7 +451,7 @@ class SyncBatchNorm(BatchNormSettings, Synchronised):
     def exchanged_elements(self) -> tuple[int, int]:
         return 2 * self.num_features + 1, 2 * self.num_features
 
-    def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange[tuple[Array, Any]]:
+    def exchanged_forward(self, run: Pass, *inputs: Array) -> Exchange[tuple[Array, Synced]]:
         x = inputs[0]
         own, centred = moments(x)
         part = np.concatenate([own.mean, own.variance, [own.num_values]])
@@ -470,8 +466,8 @@ class SyncBatchNorm(BatchNormSettings, Synchronised):
         return y, (saved, statistics.num_values)
 
     def exchanged_backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> Exchange[tuple[Array | None, ...]]:
+        self, run: Pass, saved: Synced, dy: Array, needs: Needs
+    ) -> Exchange[Gradients]:
         kept, count = saved
         slope = channels_last(dy)
         own = np.concatenate(self.sums(run, kept, slope))

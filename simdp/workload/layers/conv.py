@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -27,11 +27,13 @@ from simdp.spec import Bool, Int, problem
 from simdp.workload.layers.base import (
     Buffer,
     Extents,
+    Gradients,
     KeepsInput,
     KeepsNothing,
     Kernel,
     Margin1,
     Margin3,
+    Needs,
     Padding1,
     Padding3,
     Parameter,
@@ -326,8 +328,8 @@ class AnyConvolution(KeepsInput):
     if TYPE_CHECKING:  # declared last by the subclasses, the order of their keys
         groups: int
         bias: bool
-    family: ClassVar[Literal["convolutional"]] = "convolutional"
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    family = "convolutional"
+    autocast = "lower"
     uses_cudnn: ClassVar[bool] = True
     keeps_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
@@ -351,9 +353,7 @@ class AnyConvolution(KeepsInput):
         work, bias = self.product(inputs[0], itemsize), self.out_channels * self.bias
         return [work._replace(fixed=work.fixed + bias * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         work = self.product(inputs[0], itemsize)
         out = float(prod(self.output_shape(*inputs)))
         bias = Kernel(out, out * itemsize, self.out_channels * itemsize)
@@ -408,7 +408,7 @@ class Convolution(AnyConvolution):
         check_channels(inputs[0], self.in_channels, len(self.kernel_size))
         return (self.out_channels, *self.window.count(inputs[0]))
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         x = inputs[0]
         count = self.window.count(x.shape[1:])
         weight = np.moveaxis(self._grouped(run), (2, 1), (-2, -1))
@@ -418,9 +418,7 @@ class Convolution(AnyConvolution):
             rows += repeated(run.parameters[f"{self.name}.bias"], rows)
         return channels_second(y), x
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         slope, x, dx = channels_last(dy), np.moveaxis(saved, 1, -1), None
         weight = self._grouped(run)
         if needs[0] and {*self.stride} == {1}:
@@ -535,7 +533,7 @@ class TransposedConvolution(AnyConvolution):
             )
         return (self.out_channels, *extents)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         x = channels_last(inputs[0])
         out, *lengths = self.output_shape(inputs[0].shape[1:])
         y = input_gradient((len(x), *lengths, out), x, self._grouped(run), self.window)
@@ -545,9 +543,7 @@ class TransposedConvolution(AnyConvolution):
             rows += repeated(run.parameters[f"{self.name}.bias"], rows)
         return channels_second(y), x
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         slope, weight = channels_last(dy), self._grouped(run)
         gradient = weight_gradient(slope, saved, weight, self.window)
         room = run.room(f"{self.name}.weight")
@@ -645,8 +641,8 @@ class FrozenConv2d(KeepsNothing):
     kind: Literal["frozen_conv2d"] = "frozen_conv2d"
     conv: Conv2d
 
-    family: ClassVar[Literal["convolutional"]] = "convolutional"
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    family = "convolutional"
+    autocast = "lower"
     uses_cudnn: ClassVar[bool] = True
 
     def buffers(self) -> list[Buffer]:
@@ -658,12 +654,10 @@ class FrozenConv2d(KeepsNothing):
     def output_shape(self, *inputs: Shape) -> Shape:
         return self.conv.output_shape(*inputs)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         return self.conv.forward(replace(run, parameters=run.buffers), *inputs)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         if not needs[0]:
             return (None,)
         aside = replace(run, parameters=run.buffers, gradients={}, into={})
@@ -672,8 +666,6 @@ class FrozenConv2d(KeepsNothing):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return self.conv.forward_cost(inputs, itemsize)
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Only the input's gradient, the first kernel of a convolution's backward."""
         return self.conv.backward_cost(inputs, itemsize, needs)[: sum(needs)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import log, prod
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -14,10 +14,12 @@ from simdp.arrays import Array, Ints
 from simdp.spec import Int
 from simdp.workload.layers.base import (
     FreeBackward,
+    Gradients,
     KeepsInput,
     KeepsNothing,
     Kernel,
     Layer,
+    Needs,
     Parameter,
     Pass,
     Shape,
@@ -86,12 +88,10 @@ class Embedding(KeepsInput, EmbeddingTable):
     def output_shape(self, *inputs: Shape) -> Shape:
         return (*inputs[0], self.embedding_dim)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Ints]:
         return run.parameters[f"{self.name}.weight"].take(inputs[0], axis=0), inputs[0]
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Ints, dy: Array, needs: Needs) -> Gradients:
         weight = f"{self.name}.weight"
         tokens, sums = sums_by_token(saved.reshape(-1), dy.reshape(-1, self.embedding_dim))
         gradient = run.room(weight)
@@ -106,9 +106,7 @@ class Embedding(KeepsInput, EmbeddingTable):
         tokens = float(prod(inputs[0]))
         return [Kernel(0.0, tokens * (2 * self.embedding_dim * itemsize + TOKEN_NBYTES))]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         tokens, width = float(prod(inputs[0])), self.embedding_dim
         added = Kernel(tokens * width, tokens * (3 * width * itemsize + TOKEN_NBYTES))
         return [self.clearing(itemsize), added]
@@ -144,13 +142,11 @@ class PositionEmbedding(KeepsNothing, EmbeddingTable):
             raise ShapeError(f"has {self.num_embeddings} positions, but gets {length} tokens")
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, None]:
         length = inputs[0].shape[1]
         return inputs[0] + run.parameters[f"{self.name}.weight"][:length], None
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: None, dy: Array, needs: Needs) -> Gradients:
         weight = f"{self.name}.weight"
         gradient, length = run.room(weight), dy.shape[1]
         dy.sum(axis=0, out=gradient[:length])
@@ -163,9 +159,7 @@ class PositionEmbedding(KeepsNothing, EmbeddingTable):
         gather = Kernel(0.0, 0.0, 2.0 * size)  # once for all samples
         return [gather, Kernel(size / itemsize, 2.0 * size, float(size))]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """The sum over the samples, then the gradient's rows."""
         size = prod(inputs[0]) * itemsize
         summed = Kernel(size / itemsize, float(size), float(size))
@@ -191,13 +185,11 @@ class PositionalEncoding(FreeBackward):
         last_axis(inputs[0], self.d_model)
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, None]:
         x = inputs[0]
         return x + waves(x.shape[1], self.d_model, x.dtype.name), None
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: None, dy: Array, needs: Needs) -> Gradients:
         return (dy if needs[0] else None,)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
@@ -227,12 +219,10 @@ class TokenTypeEmbedding(KeepsNothing, EmbeddingTable):
         last_axis(inputs[0], self.embedding_dim)
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, None]:
         return inputs[0] + run.parameters[f"{self.name}.weight"][0], None
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: None, dy: Array, needs: Needs) -> Gradients:
         weight = f"{self.name}.weight"
         gradient = run.room(weight)
         flat = dy.reshape(-1, self.embedding_dim)
@@ -246,9 +236,7 @@ class TokenTypeEmbedding(KeepsNothing, EmbeddingTable):
         size = float(prod(inputs[0]))
         return [Kernel(0.0, 2 * size * itemsize), Kernel(size, 3 * size * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         size = float(prod(inputs[0]))
         return [self.clearing(itemsize), Kernel(size, 3 * size * itemsize)]
 
@@ -262,7 +250,7 @@ class ViTEmbeddings(KeepsNothing):
 
     kind: Literal["vit_embeddings"] = "vit_embeddings"
 
-    autocast: ClassVar[Literal["float32"]] = "float32"  # it adds 32-bit positions
+    autocast = "float32"  # it adds 32-bit positions
 
     num_patches: Int = Field(ge=1)
     hidden_size: Int = Field(ge=1)
@@ -291,7 +279,7 @@ class ViTEmbeddings(KeepsNothing):
             )
         return (self.num_patches + 1, channels)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Shape]:
         x = inputs[0]
         cls, places = (run.parameters[name] for name in self._names)
         y: Array = np.empty((len(x), *self.output_shape(x.shape[1:])), dtype=x.dtype)
@@ -300,9 +288,7 @@ class ViTEmbeddings(KeepsNothing):
         y += places
         return y, x.shape
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Shape, dy: Array, needs: Needs) -> Gradients:
         cls, places = self._names
         summed = dy.sum(axis=0, keepdims=True, out=run.room(places))
         first = run.room(cls)
@@ -321,9 +307,7 @@ class ViTEmbeddings(KeepsNothing):
             Kernel(size, 2 * size * itemsize, size * itemsize),
         ]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Sums over the samples; a copy in the convolution's memory order."""
         size, d = float(prod(self.output_shape(*inputs))), float(self.hidden_size)
         copied = Kernel(0.0, 2.0 * prod(inputs[0]) * itemsize)

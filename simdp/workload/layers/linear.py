@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd, prod, sqrt
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -14,10 +14,13 @@ from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.activations import Activation, activation, logistic
 from simdp.workload.layers.base import (
     ALIGNMENT,
+    ArrayPair,
+    Gradients,
     KeepsInput,
     Kept,
     Kernel,
     Layer,
+    Needs,
     Parameter,
     Pass,
     Shape,
@@ -52,7 +55,7 @@ class Linear(KeepsInput):
     out_features: Int = Field(ge=1, le=10**8)
     bias: Bool = True
 
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    autocast = "lower"
     float8_casts: ClassVar[bool] = True
     keeps_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
@@ -69,13 +72,11 @@ class Linear(KeepsInput):
     def output_shape(self, *inputs: Shape) -> Shape:
         return (*last_axis(inputs[0], self.in_features), self.out_features)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         bias = run.parameters[f"{self.name}.bias"] if self.bias else None
         return affine(inputs[0], run.parameters[f"{self.name}.weight"], bias), inputs[0]
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         x = saved.reshape(-1, self.in_features)
         flat = dy.reshape(-1, self.out_features)
         weight, bias = f"{self.name}.weight", f"{self.name}.bias"
@@ -89,9 +90,7 @@ class Linear(KeepsInput):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [affine_cost(inputs[0], self.in_features, self.out_features, self.bias, itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return affine_backward_cost(
             inputs[0], self.in_features, self.out_features, self.bias, itemsize, needs[0]
         )
@@ -159,7 +158,7 @@ class Projection(KeepsInput):
     last: Int = Field(ge=1)
     bound: float
 
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    autocast = "lower"
     keeps_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
 
@@ -175,14 +174,12 @@ class Projection(KeepsInput):
     def output_shape(self, *inputs: Shape) -> Shape:
         return (*last_axis(inputs[0], self.in_features), self.last - self.first)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         rows = slice(self.first, self.last)
         bias = run.parameters[self.bias][rows] if self.bias else None
         return affine(inputs[0], run.parameters[self.weight][rows], bias), inputs[0]
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         rows = slice(self.first, self.last)
         x = saved.reshape(-1, self.in_features)
         flat = dy.reshape(-1, self.last - self.first)
@@ -215,9 +212,7 @@ class Projection(KeepsInput):
         rows = self.last - self.first
         return [affine_cost(inputs[0], self.in_features, rows, bool(self.bias), itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         rows = self.last - self.first
         return affine_backward_cost(
             inputs[0], self.in_features, rows, bool(self.bias), itemsize, needs[0]
@@ -231,7 +226,7 @@ class TransposedLinear(KeepsInput):
     in_features: Int = Field(ge=1, le=10**8)
     out_features: Int = Field(ge=1, le=10**8)
 
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    autocast = "lower"
     keeps_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
 
@@ -248,15 +243,13 @@ class TransposedLinear(KeepsInput):
     def output_shape(self, *inputs: Shape) -> Shape:
         return (*last_axis(inputs[0], self.in_features), self.out_features)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         x = inputs[0].reshape(-1, self.in_features)
         y = x @ run.parameters[f"{self.name}.weight"]
         y += run.parameters[f"{self.name}.bias"]
         return y.reshape(*inputs[0].shape[:-1], self.out_features), inputs[0]
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         x = saved.reshape(-1, self.in_features)
         flat = dy.reshape(-1, self.out_features)
         weight, bias = f"{self.name}.weight", f"{self.name}.bias"
@@ -269,9 +262,7 @@ class TransposedLinear(KeepsInput):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [affine_cost(inputs[0], self.in_features, self.out_features, True, itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return affine_backward_cost(
             inputs[0], self.in_features, self.out_features, True, itemsize, needs[0]
         )
@@ -317,9 +308,7 @@ class QuantizedLinear(WithoutNumbers, Linear):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [*self._unpacked(itemsize), *super().forward_cost(inputs, itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         products = super().backward_cost(inputs, itemsize, needs)
         return [*self._unpacked(itemsize) * needs[0], *products]
 
@@ -363,7 +352,7 @@ class Einsum(KeepsInput):
     equation: str
     sizes: dict[str, int]
 
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    autocast = "lower"
     keeps_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
 
@@ -386,13 +375,11 @@ class Einsum(KeepsInput):
             raise ShapeError(f"takes samples of shape {wanted}, but gets {inputs[0]}")
         return tuple(self.sizes[i] for i in output[1:])
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         y: Array = np.einsum(self.equation, inputs[0], run.parameters["weight"], optimize=True)
         return y, inputs[0]
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         x, weight, output = self._parts()
         run.add_gradient("weight", np.einsum(f"{x},{output}->{weight}", saved, dy, optimize=True))
         if not needs[0]:
@@ -412,9 +399,7 @@ class Einsum(KeepsInput):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [self._product(itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return [self._product(itemsize)] * (1 + needs[0])
 
 
@@ -433,7 +418,7 @@ class PReLU(KeepsInput):
     num_parameters: Int = Field(1, ge=1, le=10**8)
     init: Float = 0.25
 
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    autocast = "lower"
 
     def parameters(self) -> list[Parameter]:
         return [Parameter(f"{self.name}.weight", (self.num_parameters,), constant(self.init))]
@@ -449,13 +434,11 @@ class PReLU(KeepsInput):
         weight = run.parameters[f"{self.name}.weight"]
         return weight.reshape(-1, *[1] * (x.ndim - 2)) if x.ndim > 1 else weight
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         x = inputs[0]
         return np.where(x > 0, x, self._slope(run, x) * x), x
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         above = saved > 0
         pulled = np.where(above, 0, saved * dy)
         if self.num_parameters == 1:
@@ -471,9 +454,7 @@ class PReLU(KeepsInput):
         size = float(prod(inputs[0]))
         return [Kernel(2 * size, 2 * size * itemsize, self.num_parameters * float(itemsize))]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """One kernel writes both gradients, element by element; another sums the weight's."""
         size, weight = float(prod(inputs[0])), self.num_parameters * float(itemsize)
         both = Kernel(4 * size, (3 + needs[0]) * size * itemsize, weight)
@@ -499,14 +480,12 @@ class GLU(KeepsInput):
         shape[axis - 1] //= 2
         return tuple(shape)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, ArrayPair]:
         value, gate = np.split(inputs[0], 2, axis=self.dim)
         share = logistic(gate)
         return value * share, (value, share)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: ArrayPair, dy: Array, needs: Needs) -> Gradients:
         if not needs[0]:
             return (None,)
         value, share = saved
@@ -516,9 +495,7 @@ class GLU(KeepsInput):
         out = float(prod(inputs[0])) / 2
         return [Kernel(5 * out, 3 * out * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         out = float(prod(inputs[0])) / 2
         return [Kernel(8 * out, 5 * out * itemsize)] * needs[0]
 
@@ -543,7 +520,7 @@ class Gate(Layer):
             )
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, ArrayPair]:
         gate, up = (np.ascontiguousarray(x) for x in inputs)
         y, act = np.empty_like(up), self._activation()
         flat = [array.reshape(-1) for array in (gate, up, y)]
@@ -552,9 +529,7 @@ class Gate(Layer):
             np.multiply(act.value(gates)[0], ups, out=out)
         return y, (gate, up)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: ArrayPair, dy: Array, needs: Needs) -> Gradients:
         """Recompute the activation, which is cheaper than reading it from memory."""
         gate, up = saved
         dgate, dup, act = np.empty_like(up), np.empty_like(up), self._activation()
@@ -575,9 +550,7 @@ class Gate(Layer):
         product = Kernel(size, 3 * size * itemsize)
         return [*self._activation().forward_cost(inputs[:1], itemsize), product]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """The product's two gradients, then the activation's."""
         size = float(prod(inputs[0]))
         products = [Kernel(size, 3 * size * itemsize)] * sum(needs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -13,9 +13,12 @@ from pydantic import Field, model_validator
 from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.layers.base import (
+    ArrayPair,
+    Gradients,
     Kept,
     Kernel,
     Layer,
+    Needs,
     Parameter,
     Pass,
     Rows,
@@ -86,7 +89,7 @@ class LayerNorm(RowNorm):
         weight, bias = (*tensors, None, None)[:2]
         return weight, bias
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, ArrayPair]:
         x = inputs[0].reshape(-1, self._row)
         weight, bias = self._tensors(run)
         y, hat = np.empty_like(x), np.empty_like(x)
@@ -105,9 +108,7 @@ class LayerNorm(RowNorm):
                 y[rows] += bias
         return y.reshape(inputs[0].shape), (hat, inverse)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: ArrayPair, dy: Array, needs: Needs) -> Gradients:
         hat, inverse = saved
         flat = dy.reshape(hat.shape)
         weight, _ = self._tensors(run)
@@ -136,9 +137,7 @@ class LayerNorm(RowNorm):
         size = float(prod(inputs[0]))
         return [Kernel(8 * size, 2 * size * itemsize, self._weight_nbytes(itemsize))]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """The input's gradient, then weight and bias together."""
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         learned = [Kernel(4 * size, 2 * size * itemsize, weights)] * self.elementwise_affine
@@ -183,7 +182,7 @@ class RMSNorm(RowNorm):
             return None
         return run.parameters[f"{self.name}.weight"].reshape(-1)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, ArrayPair]:
         x = inputs[0].reshape(-1, self._row)
         weight, y = self._weight(run), np.empty_like(x)
         eps = np.finfo(x.dtype).eps if self.eps is None else self.eps
@@ -196,9 +195,7 @@ class RMSNorm(RowNorm):
                 y[rows] *= weight
         return y.reshape(inputs[0].shape), (x, inverse)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: ArrayPair, dy: Array, needs: Needs) -> Gradients:
         x, inverse = saved
         flat, weight = dy.reshape(x.shape), self._weight(run)
         scale = np.ones(self._row, dtype=dy.dtype) if weight is None else weight
@@ -239,9 +236,7 @@ class RMSNorm(RowNorm):
             *[Kernel(size, 2 * size * itemsize, weights)] * self.elementwise_affine,
         ]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """The input's and the weight's gradients."""
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         if self.fused:
@@ -364,7 +359,7 @@ class ChannelGroups(Norm):
     def track(self, run: Pass, normalized: NormalizedRows) -> None:
         """Update running statistics; by default there are none."""
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, NormalizedRows]:
         x = np.ascontiguousarray(inputs[0])
         normalized = normalised(x.reshape(len(x) * self.groups, -1), self.eps)
         self.track(run, normalized)
@@ -377,9 +372,7 @@ class ChannelGroups(Norm):
             y = y.copy()
         return y.reshape(x.shape), normalized
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: NormalizedRows, dy: Array, needs: Needs) -> Gradients:
         slope = np.ascontiguousarray(dy).reshape(len(dy), self.channels, -1)
         if self.affine:
             weight, bias = (parameter.name for parameter in self.parameters())
@@ -396,9 +389,7 @@ class ChannelGroups(Norm):
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         return [Kernel(4 * size, size * itemsize), Kernel(4 * size, 2 * size * itemsize, weights)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Sums for all gradients, then the input's gradient."""
         size, weights = float(prod(inputs[0])), self._weight_nbytes(itemsize)
         sums = Kernel(4 * size, 2 * size * itemsize, weights)
@@ -424,7 +415,7 @@ class GroupNorm(ChannelGroups):
     num_groups: Int = Field(ge=1)
     num_channels: Int = Field(ge=1, le=10**8)
 
-    autocast: ClassVar[Literal["float32"]] = "float32"
+    autocast = "float32"
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Self:

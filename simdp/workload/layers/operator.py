@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
-from simdp.workload.layers.base import Buffer, Kept, Kernel, Layer, Parameter, Pass, Shape, constant
+from simdp.workload.layers.base import (
+    Buffer,
+    Gradients,
+    Kept,
+    Kernel,
+    Layer,
+    Needs,
+    Parameter,
+    Pass,
+    Shape,
+    constant,
+)
 
 Size = Annotated[Float, Field(ge=0, le=1e18)]
 Count = Annotated[Int, Field(ge=0, le=10**15)]
@@ -69,14 +80,12 @@ class Held(NamedTuple):
 class WithoutNumbers(Layer):
     """Base of layers with costs alone; the scenario's checks reject runs with numbers."""
 
-    family: ClassVar[Literal["unknown"]] = "unknown"
+    family = "unknown"
 
     def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
         raise AssertionError(f"{self.name} has costs but no numbers")
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: object, dy: Array, needs: Needs) -> Gradients:
         raise AssertionError(f"{self.name} has costs but no numbers")
 
 
@@ -120,9 +129,7 @@ class Operator(WithoutNumbers):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [sizes.at(itemsize) for sizes in self.forward_kernels]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return [sizes.at(itemsize) for sizes in self.backward_kernels]
 
     def model_flops(self, inputs: Sequence[Shape]) -> float:
@@ -141,7 +148,7 @@ class Operator(WithoutNumbers):
 class Product(Operator):
     """An operator that multiplies matrices, such as a convolution."""
 
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    autocast = "lower"
 
     @property
     def uses_cudnn(self) -> bool:  # type: ignore[override]
@@ -160,7 +167,7 @@ class FusedAttention(Product):
 class WideOperator(Operator):
     """An operator that autocast runs in 32 bits."""
 
-    autocast: ClassVar[Literal["float32"]] = "float32"
+    autocast = "float32"
 
 
 POLICIES: dict[str, type[Operator]] = {
@@ -227,9 +234,7 @@ class TimedLayer(WithoutNumbers):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return []
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return []
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:

@@ -8,12 +8,15 @@ from math import prod
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 from pydantic import Field, model_validator
 
 from simdp.arrays import Array, Ints
 from simdp.spec import Bool, Int, problem
 from simdp.workload.layers.base import (
+    ArrayPair,
     Extents,
+    Gradients,
     KeepsInput,
     KeepsNothing,
     Kept,
@@ -21,6 +24,7 @@ from simdp.workload.layers.base import (
     Layer,
     Margin1,
     Margin3,
+    Needs,
     Pass,
     Shape,
     ShapeError,
@@ -111,12 +115,10 @@ class AveragePool(Layer):
         count = self.count(inputs[0])
         return (inputs[0][0], *count)
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return self.forward_cost(inputs, itemsize) * needs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, list[Array]]:
         x = inputs[0]
         count = self.count(x.shape[1:])
         shares = [
@@ -125,9 +127,7 @@ class AveragePool(Layer):
         ]
         return _along_all(x, shares), shares
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: list[Array], dy: Array, needs: Needs) -> Gradients:
         return (_along_all(dy, [share.T for share in saved]) if needs[0] else None,)
 
 
@@ -271,7 +271,7 @@ class MaxPool(WindowPool):
         count = self.window.count(inputs[0])
         return (inputs[0][0], *count)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, ArrayPair]:
         x = np.moveaxis(inputs[0], 1, -1)
         count = self.window.count(inputs[0].shape[1:])
         y = np.empty((len(x), *count, x.shape[-1]), dtype=x.dtype)
@@ -283,9 +283,7 @@ class MaxPool(WindowPool):
                 np.maximum(best, self.window.tap(frame, count, place), out=best)
         return channels_second(y), (x, y)
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: ArrayPair, dy: Array, needs: Needs) -> Gradients:
         if not needs[0]:
             return (None,)
         x, y = saved
@@ -323,9 +321,7 @@ class MaxPool(WindowPool):
         nbytes = (before + out) * itemsize + out * INDEX_NBYTES
         return [Kernel(out * prod(self.kernel_size), nbytes)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         before, out = prod(inputs[0]), float(prod(self.output_shape(*inputs)))
         return [Kernel(out, (before + out) * itemsize + out * INDEX_NBYTES)] * needs[0]
 
@@ -384,7 +380,7 @@ class MeanPool(Layer):
             raise ShapeError(f"takes the tokens of {length} rows too, but gets {inputs[1:]}")
         return (width,)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         x = inputs[0]
         share = np.full((len(x), 1, x.shape[1]), 1 / max(1, x.shape[1]), dtype=x.dtype)
         if self.pad_id is not None:
@@ -392,9 +388,7 @@ class MeanPool(Layer):
             share[:, 0] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         return (share @ x)[:, 0], share
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         dx = saved.swapaxes(1, 2) * dy[:, None] if needs[0] else None
         return (dx, None)[: 1 + (self.pad_id is not None)]
 
@@ -404,9 +398,7 @@ class MeanPool(Layer):
         masked = [Kernel(size, 2 * size * itemsize)] * (self.pad_id is not None)
         return [*masked, Kernel(size, (size + width) * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         size, width = float(prod(inputs[0])), inputs[0][-1]
         masked = [Kernel(size, 2 * size * itemsize)] * (self.pad_id is not None)
         return [Kernel(size, (size + width) * itemsize), *masked] * needs[0]
@@ -479,7 +471,7 @@ class RoIAlign(KeepsNothing):
         split = array.reshape(len(array), channels, self.num_rois, cells, cells)
         return split.swapaxes(1, 2)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, list[Shape]]:
         shapes = [x.shape[1:] for x in inputs]
         y: Array = np.empty((len(inputs[0]), *self.output_shape(*shapes)), dtype=inputs[0].dtype)
         out = self._tall(y, shapes[0][0])
@@ -487,9 +479,7 @@ class RoIAlign(KeepsNothing):
             out[:, chosen] = x[:, :, rows, columns].swapaxes(1, 2)
         return y, shapes
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: list[Shape], dy: Array, needs: Needs) -> Gradients:
         slopes, gradients = self._tall(dy, saved[0][0]), list[Array | None]()
         for shape, need, (chosen, rows, columns) in zip(
             saved, needs, self._regions(saved), strict=True
@@ -507,9 +497,7 @@ class RoIAlign(KeepsNothing):
         per_input = Kernel(out * SAMPLES * 8, out * (SAMPLES + 1) * itemsize)
         return [per_input] * len(inputs)
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Clears each map's gradient, then adds the cells' gradients."""
         cleared = [
             Kernel(0.0, float(prod(shape) * itemsize))
@@ -550,12 +538,12 @@ class Upsample(KeepsNothing):
         channels, height, width = image_shape(inputs[0])
         return (channels, height * self.scale_factor[0], width * self.scale_factor[1])
 
-    def _lines(self, shape: Shape, dtype: np.dtype[Any]) -> list[Array]:
+    def _lines(self, shape: Shape, dtype: DTypeLike) -> list[Array]:
         """For each axis, weights of the old pixels in the new ones, shape `(new, old)`."""
         sizes = zip(shape[-2:], self.scale_factor, strict=True)
         return [_line(old, scale, bool(self.align_corners), dtype) for old, scale in sizes]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Shape]:
         if self.mode == "bilinear":
             rows, columns = self._lines(inputs[0].shape, inputs[0].dtype)
             return rows @ (inputs[0] @ columns.T), inputs[0].shape
@@ -563,11 +551,10 @@ class Upsample(KeepsNothing):
         tall, wide = self.scale_factor
         y = np.empty((num, height, tall, width, wide, channels), dtype=last.dtype)
         y[...] = last[:, :, None, :, None]
-        return channels_second(y.reshape(num, height * tall, width * wide, channels)), None
+        shape = inputs[0].shape
+        return channels_second(y.reshape(num, height * tall, width * wide, channels)), shape
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Shape, dy: Array, needs: Needs) -> Gradients:
         if not needs[0]:
             return (None,)
         if self.mode == "bilinear":
@@ -583,15 +570,13 @@ class Upsample(KeepsNothing):
         flops = 9 * out if self.mode == "bilinear" else 0.0  # six products, three sums
         return [Kernel(flops, (prod(inputs[0]) + out) * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         before, out = prod(inputs[0]), float(prod(self.output_shape(*inputs)))
         flops = (8 if self.mode == "bilinear" else 1) * out
         return [Kernel(flops, (before + out) * itemsize)] * needs[0]
 
 
-def _line(old: int, scale: int, align_corners: bool, dtype: np.dtype[Any]) -> Array:
+def _line(old: int, scale: int, align_corners: bool, dtype: DTypeLike) -> Array:
     """Weights of an axis's old pixels in the new ones, as torch's area_pixel_compute."""
     new = np.arange(old * scale)
     if align_corners:

@@ -9,18 +9,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from math import sqrt
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 from pydantic import Field, model_validator
 
 from simdp.arrays import Array, Bools
 from simdp.spec import Bool, Float, Int, problem
 from simdp.workload.layers.activations import logistic
 from simdp.workload.layers.base import (
+    Gradients,
     Kept,
     Kernel,
     Layer,
+    Needs,
     Parameter,
     Pass,
     Shape,
@@ -66,11 +69,11 @@ class Cell(ABC):
     """Arrays of a state."""
 
     @abstractmethod
-    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, State]:
         """Return the next state, and the values that `back` needs."""
 
     @abstractmethod
-    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
+    def back(self, kept: State, state: State, slope: State) -> tuple[Array, Array, State]:
         """Gradients of ``given``, of ``hidden``, and of the state except through ``hidden``.
 
         ``kept`` is the second result of `step`, ``state`` the state before it, ``slope`` the
@@ -83,14 +86,14 @@ class LSTMCell(Cell):
 
     gates, states = 4, 2
 
-    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, State]:
         a, b, c, d = np.split(given + hidden, 4, axis=1)
         i, f, g, o = logistic(a), logistic(b), np.tanh(c), logistic(d)
         cell = f * state[1] + i * g
         bent = np.tanh(cell)
         return (o * bent, cell), (i, f, g, o, bent)
 
-    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
+    def back(self, kept: State, state: State, slope: State) -> tuple[Array, Array, State]:
         (i, f, g, o, bent), (dh, dc) = kept, slope
         dc = dc + dh * o * (1 - bent * bent)
         parts = [
@@ -108,13 +111,13 @@ class GRUCell(Cell):
 
     gates = 3
 
-    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, State]:
         ours, theirs = np.split(given, 3, axis=1), np.split(hidden, 3, axis=1)
         r, z = logistic(ours[0] + theirs[0]), logistic(ours[1] + theirs[1])
         n = np.tanh(ours[2] + r * theirs[2])
         return ((1 - z) * n + z * state[0],), (r, z, n, theirs[2])
 
-    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
+    def back(self, kept: State, state: State, slope: State) -> tuple[Array, Array, State]:
         (r, z, n, inner), (dh,) = kept, slope
         dn = dh * (1 - z) * (1 - n * n)
         dz = dh * (state[0] - n) * z * (1 - z)
@@ -128,12 +131,13 @@ class TanhCell(Cell):
 
     gates = 1
 
-    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, State]:
         h = np.tanh(given + hidden)
-        return (h,), h
+        return (h,), (h,)
 
-    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
-        both = slope[0] * (1 - kept * kept)
+    def back(self, kept: State, state: State, slope: State) -> tuple[Array, Array, State]:
+        (h,), (dh,) = kept, slope
+        both = dh * (1 - h * h)
         return both, both, (np.zeros_like(both),)
 
 
@@ -142,12 +146,13 @@ class ReLUCell(Cell):
 
     gates = 1
 
-    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, Any]:
+    def step(self, given: Array, hidden: Array, state: State) -> tuple[State, State]:
         h = np.maximum(given + hidden, 0)
-        return (h,), h
+        return (h,), (h,)
 
-    def back(self, kept: Any, state: State, slope: State) -> tuple[Array, Array, State]:
-        both = slope[0] * (kept > 0)
+    def back(self, kept: State, state: State, slope: State) -> tuple[Array, Array, State]:
+        (h,), (dh,) = kept, slope
+        both = dh * (h > 0)
         return both, both, (np.zeros_like(both),)
 
 
@@ -158,7 +163,7 @@ class Walked(NamedTuple):
     """
 
     x: Array
-    kept: list[Any]
+    kept: list[State]
     states: list[State]
     order: Sequence[int]
     wide: list[Array]
@@ -261,8 +266,8 @@ class Recurrent(Layer):
     dropout: Float = Field(0.0, ge=0, le=1)
     bidirectional: Bool = False
 
-    family: ClassVar[Literal["recurrent"]] = "recurrent"
-    autocast: ClassVar[Literal["lower"]] = "lower"
+    family = "recurrent"
+    autocast = "lower"
     uses_cudnn: ClassVar[bool] = True
 
     @model_validator(mode="after")
@@ -343,12 +348,12 @@ class Recurrent(Layer):
             }
             yield suffix, Weights(**arrays)
 
-    def _zeros(self, batch: int, dtype: np.dtype[Any]) -> State:
+    def _zeros(self, batch: int, dtype: DTypeLike) -> State:
         """A state of zeros; its first array is the one passed on."""
         sizes = [self.state_size, *[self.hidden_size] * (self.cell.states - 1)]
         return tuple(np.zeros((batch, size), dtype=dtype) for size in sizes)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, list[Below]]:
         h = np.ascontiguousarray(inputs[0].swapaxes(0, 1))
         cell, saved = self.cell, []
         zeros = self._zeros(h.shape[1], h.dtype)
@@ -368,24 +373,21 @@ class Recurrent(Layer):
             saved.append(Below(walked, mask))
         return np.ascontiguousarray(h.swapaxes(0, 1)), saved
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: list[Below], dy: Array, needs: Needs) -> Gradients:
         slope, cell = np.ascontiguousarray(dy.swapaxes(0, 1)), self.cell
         zeros = self._zeros(slope.shape[1], dy.dtype)
         for number in reversed(range(self.num_layers)):
             parts = np.split(slope, 1 + self.bidirectional, axis=2)
-            slope = np.zeros(saved[number].walked[0].x.shape, dtype=dy.dtype)
-            directions = zip(
-                self._directions(run, number), saved[number].walked, parts, strict=True
-            )
+            below = saved[number]
+            slope = np.zeros(below.walked[0].x.shape, dtype=dy.dtype)
+            directions = zip(self._directions(run, number), below.walked, parts, strict=True)
             for (suffix, weights), walked, part in directions:
                 dx, gradients, _ = walk_back(cell, walked, weights, part, zeros)
                 slope += dx
                 for name, part_of in self._parts().items():
                     run.add_gradient(f"{self.name}.{name}_{suffix}", getattr(gradients, part_of))
-            if saved[number].mask is not None:
-                slope = masked(slope, saved[number].mask, self.dropout)
+            if below.mask is not None:
+                slope = masked(slope, below.mask, self.dropout)
         return (np.ascontiguousarray(slope.swapaxes(0, 1)) if needs[0] else None,)
 
     # Costs --------------------------------------------------------------------------------------
@@ -421,9 +423,7 @@ class Recurrent(Layer):
             kernels += [given, *[step] * length] * (1 + self.bidirectional)
         return kernels
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Each step's state; then, for all steps at once, the input and both weights."""
         length, kernels = inputs[0][0], []
         for number in reversed(range(self.num_layers)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, floor, log, pi, prod
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -13,9 +13,11 @@ from pydantic import Field, model_validator
 from simdp.arrays import Array, Floats
 from simdp.spec import Bool, Float, Int, Spec, problem
 from simdp.workload.layers.base import (
+    Gradients,
     Kept,
     Kernel,
     Layer,
+    Needs,
     Pass,
     Shape,
     ShapeError,
@@ -237,12 +239,10 @@ class Rotary(Layer):
                 new_right[part] -= np.multiply(left[part], sin, out=turned)
         return y
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, None]:
         return self._turned(inputs[0], 1), None
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: None, dy: Array, needs: Needs) -> Gradients:
         return (self._turned(dy, -1) if needs[0] else None,)
 
     # Costs: the kernels of transformers' apply_rotary_pos_emb ------------------------------------
@@ -265,9 +265,7 @@ class Rotary(Layer):
             *[Kernel(0.0, 2 * joined * itemsize)] * bool(joined),
         ]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Both products, negation, each half written into zeros, and the sums."""
         size, joined = self._turning(inputs)
         half = [Kernel(0.0, size * itemsize), Kernel(0.0, size * itemsize)]

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from simdp.arrays import Array, Bools
+from simdp.arrays import Array, Bools, Ints
 from simdp.spec import Float, Int, problem
 from simdp.workload.layers import AnyModule
 from simdp.workload.layers.activations.rectifiers import ReLU
 from simdp.workload.layers.base import (
     ExtentsOf,
     FreeBackward,
+    Gradients,
     GraphBuilder,
     KeepsNothing,
     Kept,
     Kernel,
     Layer,
     Module,
+    Needs,
     Pass,
     Shape,
     ShapeError,
@@ -50,15 +52,13 @@ class Add(FreeBackward):
             )
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, None]:
         y: Array = inputs[0] + inputs[1]
         for more in inputs[2:]:
             y += more
         return y, None
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: None, dy: Array, needs: Needs) -> Gradients:
         return tuple(dy if needed else None for needed in needs)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
@@ -95,13 +95,11 @@ class Concat(FreeBackward):
         joined = sum(shape[axis - 1] for shape in inputs)
         return (*inputs[0][: axis - 1], joined, *inputs[0][axis:])
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Ints]:
         ends = np.cumsum([x.shape[self.dim] for x in inputs])
         return np.concatenate(inputs, axis=self.dim), ends[:-1]
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Ints, dy: Array, needs: Needs) -> Gradients:
         parts = np.split(dy, saved, axis=self.dim)
         return tuple(part if needed else None for part, needed in zip(parts, needs, strict=True))
 
@@ -141,13 +139,11 @@ class Flatten(View):
             )
         return (*shape[: self.start_dim - 1], prod(shape[self.start_dim - 1 : last]), *shape[last:])
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Shape]:
         shape = inputs[0].shape
         return inputs[0].reshape(shape[0], *self.output_shape(shape[1:])), shape
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Shape, dy: Array, needs: Needs) -> Gradients:
         return (dy.reshape(saved) if needs[0] else None,)
 
 
@@ -183,12 +179,10 @@ class Permute(View):
             )
         return tuple(inputs[0][axis - 1] for axis in self.dims[1:])
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, None]:
         return inputs[0].transpose(self.dims), None
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: None, dy: Array, needs: Needs) -> Gradients:
         return (dy.transpose(np.argsort(self.dims)) if needs[0] else None,)
 
 
@@ -210,12 +204,10 @@ class OneToken(KeepsNothing):
         _, width = sequence_shape(inputs[0])
         return (width,)
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Shape]:
         return np.ascontiguousarray(inputs[0][:, self.place]), inputs[0].shape
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Shape, dy: Array, needs: Needs) -> Gradients:
         if not needs[0]:
             return (None,)
         dx = np.zeros(saved, dtype=dy.dtype)
@@ -225,9 +217,7 @@ class OneToken(KeepsNothing):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [Kernel(0.0, 2.0 * inputs[0][-1] * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Clears the gradient, then writes the row."""
         cleared = Kernel(0.0, float(prod(inputs[0]) * itemsize))
         return [cleared, *self.forward_cost(inputs, itemsize)] * needs[0]
@@ -276,7 +266,7 @@ class Residual(Module):
 
     @model_validator(mode="before")
     @classmethod
-    def _number_the_nameless(cls, data: Any) -> Any:
+    def _number_the_nameless(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
         named = {
@@ -325,21 +315,17 @@ class Scale(KeepsNothing):
     def output_shape(self, *inputs: Shape) -> Shape:
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, None]:
         return inputs[0] * inputs[0].dtype.type(self.factor), None
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: None, dy: Array, needs: Needs) -> Gradients:
         return (dy * dy.dtype.type(self.factor) if needs[0] else None,)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         size = float(prod(inputs[0]))
         return [Kernel(size, 2 * size * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return self.forward_cost(inputs, itemsize) * needs[0]
 
 
@@ -361,16 +347,14 @@ class Dropout(Layer):
     def output_shape(self, *inputs: Shape) -> Shape:
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Bools | None]:
         x = inputs[0]
         if not self.p:
             return x, None
         kept = kept_elements(run, self.name, self.p, x.shape[1:])
         return masked(x, kept, self.p), kept
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Bools | None, dy: Array, needs: Needs) -> Gradients:
         if not needs[0]:
             return (None,)
         return (dy if saved is None else masked(dy, saved, self.p),)
@@ -378,9 +362,7 @@ class Dropout(Layer):
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         return [dropout_cost(float(prod(inputs[0])), itemsize)] * bool(self.p)
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         return self.forward_cost(inputs, itemsize) * needs[0]
 
     def kept(self, inputs: Sequence[Shape], itemsize: int) -> Kept:

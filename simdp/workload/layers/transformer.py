@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -592,7 +592,11 @@ class T5Block(Module):
     ) -> Value:
         """Append to a graph; a decoder's block takes the encoder's output and its padding."""
         own = None if self.decodes else padding
-        relative = {"bias": self.bias, "looks_up": self.first, "causal": self.decodes}
+        relative: dict[str, bool | str] = {
+            "bias": self.bias,
+            "looks_up": self.first,
+            "causal": self.decodes,
+        }
         x = self._attend(graph, "0", "SelfAttention", x, None, own, relative)
         if memory is not None:
             x = self._attend(graph, "1", "EncDecAttention", x, memory, padding, {})
@@ -606,7 +610,7 @@ class T5Block(Module):
         x: Value,
         memory: Value | None,
         padding: KeyPadding | None,
-        relative: dict[str, Any],
+        relative: Mapping[str, bool | str],
     ) -> Value:
         name, inner = f"{self.name}.layer.{number}", self.num_heads * self.d_kv
         maps = [

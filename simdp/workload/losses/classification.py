@@ -169,8 +169,8 @@ class OfClasses(Loss):
         return float(np.asarray(self.weight)[target[counting]].sum())
 
     def ignored(self, target: Array) -> Array:
-        found: Array = target == self.ignore_index
-        return found
+        ignored: Array = target == self.ignore_index
+        return ignored
 
     def ignored_label(self) -> int | None:
         return self.ignore_index
@@ -429,11 +429,11 @@ class MultiMargin(OfClasses):
             share *= np.asarray(self.weight, dtype=kind)[at[1]]
         if self.reduction == "mean":
             share /= kind(len(rows))
-        found = (short > 0).astype(kind) if self.p == 1 else 2 * short
-        found *= share[:, None]
-        found[at] = -found.sum(axis=1)
+        gradient = (short > 0).astype(kind) if self.p == 1 else 2 * short
+        gradient *= share[:, None]
+        gradient[at] = -gradient.sum(axis=1)
         slope = np.zeros_like(prediction)
-        slope[rows] = found
+        slope[rows] = gradient
         return float((share[:, None] * short**self.p).sum()), slope
 
     def problem_with(self, target: Array, output_shape: tuple[int, ...]) -> str | None:

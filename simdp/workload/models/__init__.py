@@ -6,7 +6,7 @@ A file in ``presets/`` defines a named model: a kind of the table, its keys, and
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import TypeAdapter
 
@@ -52,7 +52,7 @@ MODEL = one_of("model", MODELS, presets=PRESETS, shared=True)
 AnyModel = Annotated[Model, MODEL]
 
 
-def read_model(value: Any, base: Path | None = None) -> Model:
+def read_model(value: object, base: Path | None = None) -> Model:
     """Make the model of a value as in YAML, read from its files.
 
     Parameters
@@ -76,7 +76,7 @@ USUAL_LAYERS = 50
 many as ResNet-50 and BERT have with large weights."""
 
 
-def in_layers(model: Any) -> Any:
+def in_layers(model: object) -> object:
     """Set a default ``num_layers`` for a model of which only the number of parameters is known."""
     bare = getattr(MODEL.member(model), "brings_times", True) is False
     if not bare or not isinstance(model, dict) or "num_layers" in model:

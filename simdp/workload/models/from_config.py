@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -15,7 +15,7 @@ from simdp.spec import Int, problems
 from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.models.base import Model
 
-Keys = Mapping[str, Any]
+Keys = Mapping[str, object]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -47,10 +47,12 @@ class FromConfig(NamedTuple):
     renames: Mapping[str, str]
     fixed: Keys
     ignored: frozenset[str]
-    adjusted: Callable[[Keys, dict[str, Any]], dict[str, Any]] = lambda config, keys: keys
+    adjusted: Callable[[Keys, Mapping[str, object]], Mapping[str, object]] = lambda config, keys: (
+        keys
+    )
 
 
-def _t5(config: Keys, keys: dict[str, Any]) -> dict[str, Any]:
+def _t5(config: Keys, keys: Mapping[str, object]) -> Mapping[str, object]:
     """Treat ``tie_word_embeddings: false`` by version: since 5 it only drops the head's scaling.
 
     In earlier versions it also gave the head a weight of its own.
@@ -217,7 +219,7 @@ class Transformers(Model):
 
         member = MODELS[entry.kind]
         keys = _keys(path, config, entry, member) | dict(entry.architectures[architecture])
-        keys = entry.adjusted(config, keys)
+        keys = dict(entry.adjusted(config, keys))
         labels = config.get("id2label")
         classifies = keys.get("head", "classification") == "classification"
         if classifies and isinstance(labels, dict) and "num_labels" in member.model_fields:
@@ -236,7 +238,7 @@ class Transformers(Model):
             ) from None
         return made
 
-    def _entry(self, path: Path, config: Mapping[str, Any]) -> tuple[FromConfig, str]:
+    def _entry(self, path: Path, config: Mapping[str, object]) -> tuple[FromConfig, str]:
         """Entry of the file's model, and its class."""
         from simdp.workload.models import MODELS
 
@@ -276,8 +278,8 @@ class Transformers(Model):
 
 
 def _keys(
-    path: Path, config: Mapping[str, Any], entry: FromConfig, member: type[Model]
-) -> dict[str, Any]:
+    path: Path, config: Mapping[str, object], entry: FromConfig, member: type[Model]
+) -> dict[str, object]:
     """The model's keys; raises if other keys affect the computation."""
     keys = {}
     for key, value in config.items():
@@ -291,7 +293,7 @@ def _keys(
     return keys
 
 
-def _nested(path: Path, key: str, value: Any, entry: FromConfig, annotation: Any) -> Any:
+def _nested(path: Path, key: str, value: object, entry: FromConfig, annotation: object) -> object:
     """A value that may have keys itself, without those that have no effect."""
     if not isinstance(value, dict):
         return value
@@ -311,7 +313,7 @@ def _nested(path: Path, key: str, value: Any, entry: FromConfig, annotation: Any
     return kept
 
 
-def _refuse_what_matters(path: Path, key: str, value: Any, entry: FromConfig) -> None:
+def _refuse_what_matters(path: Path, key: str, value: object, entry: FromConfig) -> None:
     """Raise if a key that the model lacks may affect the computation."""
     name = key.split(".")[-1]
     fixed = {**ALWAYS_FIXED, **entry.fixed}
@@ -319,7 +321,7 @@ def _refuse_what_matters(path: Path, key: str, value: Any, entry: FromConfig) ->
         return
     if name in fixed:
         members = value if isinstance(value, list) else [value]
-        if any(one is not None and one != fixed[name] for one in members):
+        if any(member not in (None, fixed[name]) for member in members):
             raise _refusal(
                 path,
                 f"{key} is {shown(value)}, but the model {entry.kind} supports only "

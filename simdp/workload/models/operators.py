@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -232,11 +232,11 @@ class EinsumModel(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown_words(cls, data: Any) -> Any:
+    def _refuse_unknown_words(cls, data: object) -> object:
         """Raise for keys longer than a letter, which cannot be indices."""
-        words = [key for key in data if key not in ("kind", "equation") and len(str(key)) > 1]
-        if isinstance(data, dict) and words:
-            raise problem(unknown_name("key", words[0], ["equation"]))
+        for key in data if isinstance(data, dict) else ():
+            if key not in ("kind", "equation") and len(str(key)) > 1:
+                raise problem(unknown_name("key", key, ["equation"]))
         return data
 
     @field_validator("equation")
@@ -300,7 +300,7 @@ def chain(layers: Sequence[TimedLayer]) -> ModelGraph:
     return graph.build(value)
 
 
-def _counted(value: Any) -> Any:
+def _counted(value: object) -> object:
     """Convert ``25.6e6``, which YAML reads as a float, to an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
@@ -110,7 +110,7 @@ class Sequential(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _number_the_nameless(cls, data: Any) -> Any:
+    def _number_the_nameless(cls, data: object) -> object:
         if not isinstance(data, dict) or not isinstance(data.get("layers"), list):
             return data
         return {**data, "layers": numbered(data["layers"])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from math import prod, sqrt
@@ -53,7 +53,7 @@ class ParamGroup(Spec):
         return any(fnmatchcase(name, pattern) for pattern in self.params)
 
 
-def read_groups(optimizer: type[Spec], value: Any) -> tuple[ParamGroup, ...]:
+def read_groups(optimizer: type[Spec], value: object) -> tuple[ParamGroup, ...]:
     """Check groups, a list of mappings or groups, against the fields of an optimizer.
 
     Raises pydantic.ValidationError if a group has no parameters, an unknown argument or an invalid
@@ -173,7 +173,7 @@ class Optimizer(Spec):
 
     @field_validator("param_groups", mode="before")
     @classmethod
-    def _groups_set_arguments(cls, value: Any) -> Any:
+    def _groups_set_arguments(cls, value: object) -> object:
         return None if value is None else read_groups(cls, value)
 
     @model_validator(mode="after")
@@ -337,13 +337,13 @@ def decouple(parameter: Array, lr: float, weight_decay: float, decoupled: bool) 
     return 0.0
 
 
-def _with_arguments(optimizer: Optimizer, arguments: dict[str, Any]) -> Optimizer:
+def _with_arguments(optimizer: Optimizer, arguments: Mapping[str, object]) -> Optimizer:
     """A copy without groups and with some arguments replaced."""
     own = {name: value for name, value in optimizer if name != "param_groups"}
     return type(optimizer)(**{**own, **arguments})
 
 
-def _conflicts(optimizer: Optimizer, arguments: dict[str, Any]) -> list[str]:
+def _conflicts(optimizer: Optimizer, arguments: Mapping[str, object]) -> list[str]:
     """Errors of these arguments in combination with the others."""
     try:
         _with_arguments(optimizer, arguments)

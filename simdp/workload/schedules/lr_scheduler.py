@@ -563,12 +563,12 @@ class InTurns(ChainedSchedules):
             self.members[turn].step()
 
 
-def construct(schedule: Any, group: SchedulerGroup) -> Scheduler:
+def construct(schedule: Schedule, group: SchedulerGroup) -> Scheduler:
     """Construct a schedule after its members, in their order."""
-    if not hasattr(schedule, "schedulers"):
+    if not isinstance(schedule, ChainedScheduler | SequentialLR):
         return SingleSchedule(schedule, group)
     members = [construct(member, group) for member in schedule.schedulers]
-    if hasattr(schedule, "milestones"):
+    if isinstance(schedule, SequentialLR):
         return InTurns(members, schedule.milestones, group)
     return ChainedSchedules(members)
 
@@ -607,13 +607,13 @@ def replay(schedule: Schedule, base: float) -> Replay:
 # The next rate from the current one: torch's get_lr, with e = last_epoch.
 
 
-def _constant(own: Any, rate: float, base: float, e: int) -> float:
+def _constant(own: ConstantLR, rate: float, base: float, e: int) -> float:
     if e == 0:
         return rate * float(own.factor)
     return rate / float(own.factor) if e == own.total_iters else rate
 
 
-def _linear(own: Any, rate: float, base: float, e: int) -> float:
+def _linear(own: LinearLR, rate: float, base: float, e: int) -> float:
     if e == 0:
         return rate * float(own.start_factor)
     if e > own.total_iters:
@@ -622,30 +622,30 @@ def _linear(own: Any, rate: float, base: float, e: int) -> float:
     return float(rate * (1 + rise / (own.total_iters * own.start_factor + (e - 1) * rise)))
 
 
-def _exponential(own: Any, rate: float, base: float, e: int) -> float:
+def _exponential(own: ExponentialLR, rate: float, base: float, e: int) -> float:
     return rate * float(own.gamma)
 
 
-def _step(own: Any, rate: float, base: float, e: int) -> float:
+def _step(own: StepLR, rate: float, base: float, e: int) -> float:
     return rate * float(own.gamma) if e and e % own.step_size == 0 else rate
 
 
-def _multi_step(own: Any, rate: float, base: float, e: int) -> float:
+def _multi_step(own: MultiStepLR, rate: float, base: float, e: int) -> float:
     return float(rate * own.gamma ** own.milestones.count(e))
 
 
-def _multiplicative(own: Any, rate: float, base: float, e: int) -> float:
+def _multiplicative(own: MultiplicativeLR, rate: float, base: float, e: int) -> float:
     return rate * float(own.factors(e)[-1]) if e > 0 else rate
 
 
-def _polynomial(own: Any, rate: float, base: float, e: int) -> float:
+def _polynomial(own: PolynomialLR, rate: float, base: float, e: int) -> float:
     if e > own.total_iters:
         return rate
     left = (1 - e / own.total_iters) / (1 - (e - 1) / own.total_iters)
     return float(rate * left**own.power)
 
 
-def _cosine(own: Any, rate: float, base: float, e: int) -> float:
+def _cosine(own: CosineAnnealingLR, rate: float, base: float, e: int) -> float:
     length, least = own.T_max, own.eta_min
     if (e - 1 - length) % (2 * length) == 0:
         return float(rate + (base - least) * (1 - math.cos(math.pi / length)) / 2)
@@ -653,7 +653,7 @@ def _cosine(own: Any, rate: float, base: float, e: int) -> float:
     return float(now / before * (rate - least) + least)
 
 
-def _as_it_is(own: Any, rate: float, base: float, e: int) -> float:
+def _as_it_is(own: Schedule, rate: float, base: float, e: int) -> float:
     return rate
 
 
@@ -704,7 +704,7 @@ class ChainedScheduler(Schedule):
                     "(nor does torch); use it alone."
                 )
             if len(counted) > 1 and not member.multiplies:
-                known = [kind for kind, one in SCHEDULES.items() if one.multiplies]
+                known = [kind for kind, schedule in SCHEDULES.items() if schedule.multiplies]
                 raise problem(
                     f"number {i}, {member.kind}, sets the rate, and others count "
                     f"{' and '.join(sorted(f'{unit}s' for unit in counted))}; count one of the "

@@ -11,7 +11,15 @@ import numpy as np
 
 from simdp.arrays import Array
 from simdp.family import Family
-from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape
+from simdp.workload.layers.base import (
+    Gradients,
+    Kept,
+    Kernel,
+    Layer,
+    Needs,
+    Pass,
+    Shape,
+)
 
 
 class Activation(Layer):
@@ -34,21 +42,17 @@ class Activation(Layer):
     def output_shape(self, *inputs: Shape) -> Shape:
         return inputs[0]
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         return self.value(inputs[0])
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         return (dy * self.slope(saved) if needs[0] else None,)
 
     def forward_cost(self, inputs: Sequence[Shape], itemsize: int) -> list[Kernel]:
         size = float(prod(inputs[0]))
         return [Kernel(self.flops_per_element * size, 2 * size * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         size = float(prod(inputs[0]))
         return [Kernel((self.flops_per_element + 1) * size, 3 * size * itemsize)] * needs[0]
 

@@ -12,7 +12,12 @@ from pydantic import Field, model_validator
 from simdp.arrays import Array
 from simdp.spec import Float, problem
 from simdp.workload.layers.activations import Activation
-from simdp.workload.layers.base import Kept, Kernel, Shape
+from simdp.workload.layers.base import (
+    Kept,
+    Kernel,
+    Needs,
+    Shape,
+)
 
 
 class CELU(Activation):
@@ -174,9 +179,7 @@ class ReLU2(Activation):
         size = float(prod(inputs[0]))
         return [Kernel(size, 2 * size * itemsize)] * 2
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         size = float(prod(inputs[0]))
         through = [Kernel(2 * size, 3 * size * itemsize), Kernel(size, 3 * size * itemsize)]
         return through * needs[0]

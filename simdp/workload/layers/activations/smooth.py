@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import pi, prod, sqrt
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,7 +16,17 @@ from simdp.workload.layers.activations import (
     log_softmax,
     logistic,
 )
-from simdp.workload.layers.base import Kept, Kernel, Layer, Pass, Shape, axis_of, blocks
+from simdp.workload.layers.base import (
+    Gradients,
+    Kept,
+    Kernel,
+    Layer,
+    Needs,
+    Pass,
+    Shape,
+    axis_of,
+    blocks,
+)
 
 FAR = 40.0
 """Beyond +-FAR, Phi is 0 or 1 in any dtype."""
@@ -185,9 +195,7 @@ class QuickGELU(Activation):
             scaled._replace(nbytes=3 * size * itemsize),
         ]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         """Two kernels of the product, then the sigmoid's, the factor's and a sum."""
         size = float(prod(inputs[0]))
         two, three = Kernel(size, 2 * size * itemsize), Kernel(size, 3 * size * itemsize)
@@ -233,7 +241,7 @@ class Softplus(Activation):
     threshold: Float = 20.0
 
     flops_per_element: ClassVar[int] = 6
-    autocast: ClassVar[Literal["float32"]] = "float32"
+    autocast = "float32"
 
     def value(self, x: Array) -> tuple[Array, Array]:
         steep = self.beta * x
@@ -270,7 +278,7 @@ class Exponentials(Layer):
 
     dim: Int = -1
 
-    autocast: ClassVar[Literal["float32"]] = "float32"
+    autocast = "float32"
 
     def output_shape(self, *inputs: Shape) -> Shape:
         axis_of(self.dim, inputs[0])
@@ -280,9 +288,7 @@ class Exponentials(Layer):
         size = float(prod(inputs[0]))
         return [Kernel(5 * size, 2 * size * itemsize)]
 
-    def backward_cost(
-        self, inputs: Sequence[Shape], itemsize: int, needs: Sequence[bool]
-    ) -> list[Kernel]:
+    def backward_cost(self, inputs: Sequence[Shape], itemsize: int, needs: Needs) -> list[Kernel]:
         size = float(prod(inputs[0]))
         return [Kernel(4 * size, 3 * size * itemsize)] * needs[0]
 
@@ -295,15 +301,13 @@ class Softmax(Exponentials):
 
     kind: Literal["softmax"] = "softmax"
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         y = inputs[0] - inputs[0].max(axis=self.dim, keepdims=True)
         np.exp(y, out=y)
         y /= y.sum(axis=self.dim, keepdims=True)
         return y, y
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         if not needs[0]:
             return (None,)
         return (saved * (dy - (dy * saved).sum(axis=self.dim, keepdims=True)),)
@@ -314,13 +318,11 @@ class LogSoftmax(Exponentials):
 
     kind: Literal["log_softmax"] = "log_softmax"
 
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Array]:
         y = log_softmax(inputs[0], self.dim)
         return y, y
 
-    def backward(
-        self, run: Pass, saved: Any, dy: Array, needs: Sequence[bool]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, run: Pass, saved: Array, dy: Array, needs: Needs) -> Gradients:
         if not needs[0]:
             return (None,)
         return (dy - np.exp(saved) * dy.sum(axis=self.dim, keepdims=True),)
