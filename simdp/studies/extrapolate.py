@@ -32,11 +32,11 @@ from simdp.studies.executor import Failed, PointExecutor
 from simdp.studies.fits import fitting_settings_in_words, need_in_words
 from simdp.studies.many import Progress, simulate_all
 from simdp.studies.methods import known_value, machine_with
-from simdp.studies.replay.scenario import Replayed, read_job, replay_of
+from simdp.studies.replay.scenario import Replayed, read_job, replay_of, seconds
 from simdp.studies.store import Store
 from simdp.studies.sweep import MAX_INTERVALS
 from simdp.studies.variants import parse_world_sizes
-from simdp.units import format_quantity, parse
+from simdp.units import parse
 from simdp.version import __version__
 from simdp.workload.models import MODEL
 
@@ -167,8 +167,8 @@ def recording_of_traces(
     raw.pop("collectives", None)
     raw["numerics"] = False
     samples = microbatch * raw["workload"].get("grad_accum", 1) * replayed.num_ranks
-    seconds = replayed.step_time_s
-    step = RecordedStep(source, "trace", named, replayed.num_ranks, seconds, samples / seconds)
+    time = replayed.step_time_s
+    step = RecordedStep(source, "trace", named, replayed.num_ranks, time, samples / time)
     has_hooks = any(len(trace.collectives) for trace in traces)
     remarks = tuple(_trace_remarks(replayed, microbatch))
     return SourceRecording(step, raw, folder, machine, remarks, has_hooks)
@@ -270,23 +270,19 @@ def _measured(scenario: Scenario, step_time: float) -> Raw:
     if workload.microbatch is None or workload.grad_accum != 1:
         needs = "set workload.microbatch, and grad_accum to 1"
         raise ScenarioError(f"--step-time: is of one micro-batch; {needs}.")
-    point = {"microbatch": workload.microbatch, "step_time": _seconds(step_time)}
+    point = {"microbatch": workload.microbatch, "step_time": seconds(step_time)}
     return {"kind": "measured", "points": [point]}
 
 
 def parse_step_time(text: str) -> float:
     """Read ``--step-time`` [s]; else a ScenarioError."""
     try:
-        seconds = parse(text, "time", "93 ms")
+        time = parse(text, "time", "93 ms")
     except UnitError as error:
         raise ScenarioError(f"--step-time: {error}") from None
-    if seconds <= 0:
+    if time <= 0:
         raise ScenarioError(f"--step-time: {text} is no time; write for example 93 ms.")
-    return seconds
-
-
-def _seconds(value: float) -> str:
-    return format_quantity(float(f"{value:.9g}"), "time")
+    return time
 
 
 def _times(scenario: Scenario) -> Metrics:
@@ -363,9 +359,9 @@ class Points:
             return named
         scaled_points = []
         for point in (point for point in named if point["device"] == old):
-            seconds = parse(str(point["step_time"]), "time")
+            time = parse(str(point["step_time"]), "time")
             ratio = self._ratio(raw, machine, int(point["microbatch"]))
-            scaled = {"device": new, "measured_on": old, "step_time": _seconds(seconds * ratio)}
+            scaled = {"device": new, "measured_on": old, "step_time": seconds(time * ratio)}
             scaled_points.append({**point, **scaled})
         return scaled_points
 

@@ -126,17 +126,12 @@ class Laboratory:
         """List options that act once others are undone, and those that are tried last."""
         without = self.scenario(suspects)
         known = {suspect.cause for suspect in suspects}
-        further = [suspect for suspect in listed if suspect.is_last and suspect.cause not in known]
-        further += [
-            suspect
-            for suspect in listed
-            if suspect.is_last and self.run([_twin(suspect, listed)]) is None
-        ]
+        lasts = [suspect for suspect in listed if suspect.is_last]
+        further = [suspect for suspect in lasts if suspect.cause not in known]
+        further += [suspect for suspect in lasts if self.run([_twin(suspect, listed)]) is None]
         if without is not None:
-            again = [
-                suspect for suspect in suspects_of(without, self.before) if not suspect.is_last
-            ]
-            further += [suspect for suspect in again if suspect.cause not in known]
+            again = suspects_of(without, self.before)
+            further += [s for s in again if not s.is_last and s.cause not in known]
         return list({id(suspect): suspect for suspect in further}.values())
 
     def _fitting(self, suspects: Sequence[Suspect]) -> list[Suspect]:
@@ -165,17 +160,14 @@ class Laboratory:
                 needed[suspect.cause] = f"; with {words} is left"
         differences = self.run(kept)
         assert differences is not None, "the smallest set explains the difference"
-        return [
-            (suspect, _agreed(kept, differences) + needed.get(suspect.cause, ""))
-            for suspect in kept
-        ]
+        proof = _agreed(kept, differences)
+        return [(suspect, proof + needed.get(suspect.cause, "")) for suspect in kept]
 
 
 def _twin(suspect: Suspect, listed: Sequence[Suspect]) -> Suspect:
     """The suspect of the same cause that is not tried last; itself without one."""
-    return next(
-        (other for other in listed if other.cause == suspect.cause and other != suspect), suspect
-    )
+    twins = (other for other in listed if other.cause == suspect.cause and other != suspect)
+    return next(twins, suspect)
 
 
 def _words(suspects: Sequence[Suspect]) -> str:

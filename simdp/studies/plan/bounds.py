@@ -710,12 +710,7 @@ class Bounds:
         else:
             wrong = self._incompatibility(point, place, recipe)
         need = need_of(batch) if batch else None
-        if (
-            place is None
-            or recipe is None
-            or wrong is not None
-            or not isinstance(need, SamplesNeeded)
-        ):
+        if place is None or recipe is None or wrong or not isinstance(need, SamplesNeeded):
             self.is_possible[number] = False
             if wrong is not None:
                 self.why[number] = Infeasible.of_line(wrong)

@@ -364,12 +364,8 @@ class PlanRequest:
         return {name: value for name, value in named.items() if value is not None}
 
 
-QUANTITIES = {
-    "deadline": "time",
-    "memory": "data size",
-    "host-memory": "data size",
-    "budget": "money",
-}
+QUANTITIES = {"deadline": "time", "budget": "money"}
+QUANTITIES |= {"memory": "data size", "host-memory": "data size"}
 EXAMPLES = {"deadline": "3 days", "budget": "10000 USD", "energy": "500 kWh"}
 EXAMPLES |= {"memory": "60 GB", "host-memory": "500 GB"}
 

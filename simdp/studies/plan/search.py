@@ -57,12 +57,7 @@ POINTS_AT_ONCE = 16
 """Points to simulate before the next choice; independent of the number of workers, so that the
 result is, too."""
 
-LIMITS = {
-    "deadline": "finish_s",
-    "budget": "cost_usd",
-    "energy": "energy_kwh",
-    "memory": "peak_memory_bytes",
-}
+LIMITS = {**LIMITED, "memory": "peak_memory_bytes"}
 """Limits, and the field of an option that each applies to."""
 
 UNKNOWN = {"price": "cost_usd", "power": "energy_kwh"}

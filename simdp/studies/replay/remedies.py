@@ -11,7 +11,7 @@ from simdp.keys import written
 from simdp.results.diagnosis import Cause, Remedy
 from simdp.scenario.overrides import Raw
 from simdp.strategies import strategy_class
-from simdp.studies.replay.scenario import Replayed, replay_of
+from simdp.studies.replay.scenario import Replayed, replay_of, seconds
 from simdp.traces import RankTrace
 from simdp.units import format_quantity, parse
 
@@ -81,10 +81,10 @@ def remedies(traces: Sequence[RankTrace], cause: str, machine: str | None = None
         tried = []
         for change in kind(replayed):
             try:
-                seconds = step_time(replayed, change.settings) / change.times
+                time = step_time(replayed, change.settings) / change.times
             except ScenarioError:  # which this cluster or strategy cannot have
                 continue
-            tried.append(Remedy(_for_compiled(change.text, is_compiled), seconds))
+            tried.append(Remedy(_for_compiled(change.text, is_compiled), time))
         best = min(tried, key=lambda tried_remedy: tried_remedy.step_time_s, default=None)
         if best is not None and best.step_time_s < (1 - LEAST_GAIN) * base:
             is_first = kind in EXACT and best.step_time_s <= (1 - LEAST_EXACT) * base
@@ -162,7 +162,7 @@ def _graphs(replayed: Replayed) -> Iterator[ScenarioChange]:
     host = parse(replayed.workload.get("host", {}).get("step", "0 s"), "time")
     if replayed.update_gap_s:
         rest = max(host - replayed.update_gap_s, 0.0)
-        settings["workload.host.step"] = format_quantity(float(f"{rest:.9g}"), "time")
+        settings["workload.host.step"] = seconds(rest)
     yield ScenarioChange("CUDA graphs or torch.compile: kernels without launch gaps", settings)
 
 

@@ -397,9 +397,8 @@ class ValidationGroup(NamedTuple):
 
     def with_intervals(self, of: Intervals) -> ValidationGroup:
         """The same, with intervals of some points only."""
-        return self._replace(
-            known=() if of == "none" else self.known, only_predicted=of == "predicted"
-        )
+        known = () if of == "none" else self.known
+        return self._replace(known=known, only_predicted=of == "predicted")
 
     def known_of(self, point: MeasuredPoint) -> Sequence[Known]:
         """Uncertainty of a point's constants; empty where it gets no interval."""
@@ -426,9 +425,7 @@ def jobs_of(scenarios: Mapping[Path, Scenario]) -> list[ValidationGroup]:
         for _, group in groupby(numbered, lambda numbered_item: numbered_item[1].cluster.machine):
             for first, steps in _parts(list(group)):
                 jobs.append(ValidationGroup(*whole, first, steps, None, known(steps[0])))
-        jobs += [
-            ValidationGroup(*whole, i, (), table, known(table)) for i, table in enumerate(tables)
-        ]
+        jobs += [ValidationGroup(*whole, i, (), made, known(made)) for i, made in enumerate(tables)]
         memory = list(with_common_workloads(scenario.memory_scenarios()))
         jobs += [ValidationGroup(*whole, 0, (), None, (), memory=memory)] if memory else []
     return jobs

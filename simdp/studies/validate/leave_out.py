@@ -619,13 +619,9 @@ class _FoldFit:
                 made, known = take(self.tables.values_by_key()), [self.tables.known()]
                 pairs = [(take(low), take(high)) for low, high in self.tables.ends()]
         rows = time_table(*args, made, known, item.number, pairs)
-        return [
-            (
-                _named(item, replace(row, role="predicted")),
-                HeldOutPoint(self.name, True, fitted_row.simulated),
-            )
-            for row, fitted_row in zip(rows, fitted, strict=True)
-        ]
+        named = [_named(item, replace(row, role="predicted")) for row in rows]
+        held_out = [HeldOutPoint(self.name, True, row.simulated) for row in fitted]
+        return list(zip(named, held_out, strict=True))
 
 
 def _fitted_tables(remaining: Sequence[Item], noise: float) -> Refitted | None:
