@@ -100,16 +100,12 @@ def recognise(step: StepWork, world_size: int) -> Recognised:
         strategy |= _when_exchanged(strategy["kind"], step.sent[:skipped])
     own = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"}
     foreign = tuple(s for s in step.sent if s.name not in own or s.nbytes != s.nbytes)
-    return Recognised(
-        strategy,
-        recognised.sharded,
-        recognised.buckets,
-        recognised.units,
-        recognised.persistent,
-        recognised.tensors,
-        _known(buffers) if recognised.sharded in ("nothing", "optimizer_state") else (),
-        foreign,
-        (*recognised.remarks, *_foreign_remarks(foreign)),
+    return replace(
+        recognised,
+        strategy=strategy,
+        buffers=_known(buffers) if recognised.sharded in ("nothing", "optimizer_state") else (),
+        foreign=foreign,
+        remarks=(*recognised.remarks, *_foreign_remarks(foreign)),
     )
 
 
