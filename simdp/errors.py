@@ -105,6 +105,24 @@ class UnitError(SimdpError, ValueError):
     exit_status = 2
 
 
+class LedBy:
+    """Lead each problem of a block by its place, as in ``with LedBy("--for "):``.
+
+    A `UnitError` becomes a `ScenarioError`.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ScenarioError | UnitError):
+            lines = error.problems if isinstance(error, ScenarioError) else [str(error)]
+            raise ScenarioError([f"{self.place}{line}" for line in lines]) from None
+
+
 class KindError(SimdpError, ValueError):
     """An external class of this kind cannot be loaded, or is no member of the family."""
 

@@ -1,11 +1,14 @@
 """Errors: one line each, of bounded length, whatever a value in it holds."""
 
+import pytest
 from for_each import for_each
 
 from simdp.errors import (
     LISTS,
     MAX_LINE,
+    LedBy,
     ScenarioError,
+    UnitError,
     close_names,
     joined,
     one_line,
@@ -105,3 +108,12 @@ def test_joined_problems_are_one_sentence():
         Failed([reason, "try cluster."], ValueError()).reason,
     ):
         assert "add inter_node: {...}; try cluster" in line
+
+
+def test_problems_of_a_block_are_led_by_its_place():
+    for error in (ScenarioError(["a: is wrong.", "b: too."]), UnitError("a: is wrong.")):
+        with pytest.raises(ScenarioError) as raised, LedBy("--for "):
+            raise error
+        assert raised.value.problems[0] == "--for a: is wrong."
+    with LedBy("--for "):
+        pass

@@ -16,7 +16,7 @@ from simdp.collectives.base import Algorithm
 from simdp.collectives.costs import COSTS, AnyCost, Cost, LinksCost
 from simdp.collectives.costs.nccl import NcclCost
 from simdp.engine.collective import Bench
-from simdp.errors import ScenarioError, choices, unknown_name
+from simdp.errors import LedBy, ScenarioError, choices, unknown_name
 from simdp.results.collective import (
     ITEMSIZE,
     ROOTED,
@@ -469,10 +469,8 @@ def _served_by(collective: str, written: object, cost: Cost) -> Algorithm | Cost
         return make_algorithm(collective, written)
     if written == cost.kind:
         return cost
-    try:
+    with LedBy("--algorithm "):
         return make_cost(written, Path())
-    except ScenarioError as error:
-        raise ScenarioError([f"--algorithm {line}" for line in error.problems]) from None
 
 
 def _refuse_for_barrier(request: Request) -> None:

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 from simdp.arrays import Array
 from simdp.cluster import Cluster
 from simdp.engine.outcome import NOT_REACHED
-from simdp.errors import ScenarioError
+from simdp.errors import LedBy, ScenarioError
 from simdp.keys import PLAIN_KEYS, written
 from simdp.results.comparison import ComparedPoint, Comparison
 from simdp.results.metrics import num_warm_up
@@ -235,12 +235,10 @@ def compare(
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured")}
     with executor_for(workers, scheduler) as executor:
         play = partial(simulated, executor=executor, store=store, progress=progress)
-        try:
+        with LedBy(f"{file}: "):
             points = list(grid({**raw, "sweep": values}, file.parent))
             kept, option_notes = keep_options(raw, points)
             compared, notes = _simulate_points(points, file.parent, play)
-        except ScenarioError as error:
-            raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     for number in kept:
         compared[number].changed["strategy"] = raw["strategy"]
     notes = option_notes + notes + _different_costs(compared) + _hidden_by_the_file(raw, values)

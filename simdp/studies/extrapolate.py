@@ -18,7 +18,7 @@ from typing import Any
 
 from simdp.cluster.hardware import catalogue_device, close_devices, device_option, read_machine
 from simdp.engine.simulate import simulate, times_alone
-from simdp.errors import ScenarioError, UnitError, joined
+from simdp.errors import LedBy, ScenarioError, joined
 from simdp.results.metrics import PARTS, Metrics, limit_of
 from simdp.results.plan import ExtrapolatedPoint, Extrapolation, RecordedStep
 from simdp.results.result import FailedPoint, Result, Study
@@ -66,10 +66,8 @@ def parse_machines(text: str) -> list[str]:
     if len({Path(name).stem for name in names}) < len(names):
         raise ScenarioError(f"--on {text}: has a machine twice; write each once.")
     for name in names:
-        try:
+        with LedBy("--on: "):
             read_machine(name, Path())
-        except ScenarioError as error:
-            raise ScenarioError([f"--on: {line}" for line in error.problems]) from None
     return [str(Path(name).resolve()) if Path(name).suffix else name for name in names]
 
 
@@ -225,13 +223,11 @@ def recording_of_scenario(
     raw = as_written(file, overrides)
     raw = {key: value for key, value in raw.items() if key not in ("sweep", "measured", "target")}
     raw["numerics"] = False
-    try:
+    with LedBy(f"{file}: "):
         scenario = checked(raw, file.parent)
         if step_time is not None:
             raw["workload"]["compute"] = _measured(scenario, step_time)
             scenario = checked(raw, file.parent)
-    except ScenarioError as error:
-        raise ScenarioError([f"{file}: {line}" for line in error.problems]) from None
     compute = scenario.workload.compute
     named = (
         device_option(device) if compute.source == "measured" else getattr(compute, "device", None)
@@ -276,10 +272,8 @@ def _measured(scenario: Scenario, step_time: float) -> Raw:
 
 def parse_step_time(text: str) -> float:
     """Read ``--step-time`` [s]; else a ScenarioError."""
-    try:
+    with LedBy("--step-time: "):
         time = parse(text, "time", "93 ms")
-    except UnitError as error:
-        raise ScenarioError(f"--step-time: {error}") from None
     if time <= 0:
         raise ScenarioError(f"--step-time: {text} is no time; write for example 93 ms.")
     return time

@@ -20,7 +20,7 @@ from simdp.cluster.hardware import (
     machines_with,
     read_machine,
 )
-from simdp.errors import ScenarioError, unknown_name
+from simdp.errors import LedBy, ScenarioError, unknown_name
 from simdp.scenario import checked
 from simdp.scenario.overrides import Raw
 from simdp.scenario.root import Scenario
@@ -200,10 +200,8 @@ class TrainingNodes(NamedTuple):
 
 def known_machine(name: str) -> Machine:
     """Read the machine given as ``--machine``; a ScenarioError if it does not exist."""
-    try:
+    with LedBy("--machine: "):
         return read_machine(name, Path())
-    except ScenarioError as error:
-        raise ScenarioError([f"--machine: {line}" for line in error.problems]) from None
 
 
 def known_value(option: str, value: object) -> Any:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from simdp.errors import ScenarioError
+from simdp.errors import LedBy, ScenarioError
 from simdp.files import key_lines
 from simdp.keys import format_settings
 from simdp.results.audit import AuditReport
@@ -138,10 +138,8 @@ def _on_ranks(scenario: Scenario, n: int, file: Path) -> Scenario:
         changes["cluster.devices_per_node"] = n
     for part, key in ((raw["cluster"], "stragglers"), (raw["workload"], "inject")):
         part[key] = [spec for spec in part.get(key) or [] if _exists(spec, n)]
-    try:
+    with LedBy(f"{file}: --ranks {n}: "):
         return changed(raw, [changes], scenario.base)
-    except ScenarioError as error:
-        raise ScenarioError([f"{file}: --ranks {n}: {line}" for line in error.problems]) from None
 
 
 def _exists(spec: Raw, n: int) -> bool:

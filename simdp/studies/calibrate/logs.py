@@ -10,7 +10,7 @@ from pathlib import Path
 from simdp.cluster.hardware import FASTEST_PCIE, LINKS, Link
 from simdp.collectives.costs import Wiring
 from simdp.collectives.costs.nccl import WAYS
-from simdp.errors import ScenarioError, UnitError, unknown_name
+from simdp.errors import LedBy, ScenarioError, unknown_name
 from simdp.results.collective import NcclLog, read_nccl_tables
 from simdp.spec import LARGEST, SMALLEST
 from simdp.studies.calibrate.fit import CalibrationPoint
@@ -276,10 +276,8 @@ def _given(option: str, text: str, alpha: float | None) -> LinkFigures:
         )
     if not text[:1].isdigit():
         raise ScenarioError(f"{option}: {unknown_name('link', text, LINKS.names())}")
-    try:
+    with LedBy(f"{option}: "):
         bandwidth = parse(text, "bandwidth")
-    except UnitError as error:
-        raise ScenarioError(f"{option}: {error}") from None
     if not SMALLEST <= bandwidth <= LARGEST:
         raise ScenarioError(f"{option} {text}: is out of range; give for example 25 GB/s.")
     if alpha is None:

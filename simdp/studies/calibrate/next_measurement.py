@@ -15,7 +15,7 @@ import numpy as np
 from simdp.arrays import Floats, grouped, product
 from simdp.collectives.costs import Wiring
 from simdp.engine.recorded_script import Stopwatch
-from simdp.errors import ScenarioError
+from simdp.errors import LedBy, ScenarioError
 from simdp.results.calibration import NextPoint, Proposal, WantedStep
 from simdp.scenario import checked
 from simdp.scenario.overrides import as_written
@@ -133,10 +133,8 @@ def wanted_step(path: Path, entry: str, fit: Fit, prefix: str = "") -> WantedSte
     ScenarioError
         If the scenario is wrong, or lacks the key of a constant.
     """
-    try:
+    with LedBy("--for "):
         file = find(path)
-    except ScenarioError as error:
-        raise ScenarioError([f"--for {line}" for line in error.problems]) from None
     with TemporaryDirectory() as folder:
         machine = Path(folder) / "machine.yaml"
         machine.write_text(entry, encoding="utf-8")
@@ -188,16 +186,12 @@ class _Study:
         self.largest = 1
 
     def scenario(self, chosen: dict[str, object]) -> Scenario:
-        try:
+        with LedBy("--for "):
             raw = as_written(self.file, {**chosen, "cluster.machine": str(self.machine)})
-        except ScenarioError as error:
-            raise ScenarioError([f"--for {line}" for line in error.problems]) from None
         raw.pop("sweep", None)
         raw["numerics"] = False
-        try:
+        with LedBy(f"--for {self.file}: "):
             made = shortened(checked(raw, self.file.parent, self.largest))
-        except ScenarioError as error:
-            raise ScenarioError([f"--for {self.file}: {line}" for line in error.problems]) from None
         self.largest = max(self.largest, made.cluster.world_size)
         return made
 

@@ -23,7 +23,7 @@ import numpy as np
 from simdp.arrays import Floats
 from simdp.cluster import Cluster
 from simdp.cluster.hardware import MACHINES, read_machine
-from simdp.errors import ScenarioError, UnitError, shown, unknown_name
+from simdp.errors import LedBy, ScenarioError, shown, unknown_name
 from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.keys import written
 from simdp.results.metrics import Rates
@@ -383,10 +383,8 @@ def parse_limit(name: str, text: str) -> float:
         except ValueError:
             value = nan
     else:
-        try:
+        with LedBy(f"{option} {text}: "):
             value = parse(text, QUANTITIES[name], EXAMPLES.get(name))
-        except UnitError as error:
-            raise ScenarioError(f"{option} {text}: {error}") from None
     if not isfinite(value) or value <= 0:
         raise ScenarioError(f"{option} {text}: is not a quantity above 0; write {EXAMPLES[name]}.")
     return value
@@ -394,10 +392,8 @@ def parse_limit(name: str, text: str) -> float:
 
 def parse_sure(text: str) -> float:
     """Read a probability: ``"90%"``; a ScenarioError if it is not one."""
-    try:
+    with LedBy(f"--sure {text}: "):
         return parse_percent(text)
-    except UnitError as error:
-        raise ScenarioError(f"--sure {text}: {error}") from None
 
 
 def doubled(key: str, text: str) -> list[Any]:

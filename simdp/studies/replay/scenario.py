@@ -24,7 +24,7 @@ from simdp.cluster.hardware import (
     read_machine,
 )
 from simdp.engine.simulate import simulate, times_alone
-from simdp.errors import ScenarioError, UnitError
+from simdp.errors import LedBy, ScenarioError
 from simdp.files import format_yaml
 from simdp.reports import figures
 from simdp.reports.figures import nbytes
@@ -599,10 +599,8 @@ def size_of(text: str) -> float:
     ScenarioError
         If it is no size.
     """
-    try:
+    with LedBy("--gradients: "):
         size = parse(text, "data size")
-    except UnitError as error:
-        raise ScenarioError(f"--gradients: {error}") from None
     if size <= 0:
         raise ScenarioError(f"--gradients: {text} is nothing; write for example 102 MB.")
     return size
