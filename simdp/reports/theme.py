@@ -79,8 +79,8 @@ def footer(study: Drawn) -> str:
         return f"machine {study.name} · {len(study.points)} steps · simdp {study.version}"
     if isinstance(study, Validation):
         measured = len(study.points) + len(study.rows)
-        names = {one.cluster for one in (*study.points, *study.rows)}
-        names |= {one.cluster for one in study.memory}
+        names = {measurement.cluster for measurement in (*study.points, *study.rows)}
+        names |= {measurement.cluster for measurement in study.memory}
         where = f"cluster {min(names)}" if len(names) == 1 else f"{len(names)} clusters"
         times = f"{measured} measured times" if measured or not study.memory else ""
         peaks = f"{len(study.memory)} peaks of memory" if study.memory else ""

@@ -30,7 +30,7 @@ KEY_NAMES = {
 }
 
 
-def key_label(key: str, scenario: Mapping[str, Any]) -> str:
+def key_label(key: str, scenario: Mapping[str, object]) -> str:
     """Write the axis label of a swept key: ``"World size [GPUs]"``, ``"Slowdown of rank 3 [x]"``.
 
     ``key`` is dotted; an entry of a list, such as a straggler, is named by its kind or rank.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ TOO_MUCH = theme.FillStyle(theme.STRAGGLER, "xxxx", "#F2B48C", theme.INK)
 def steps(
     title: str,
     names: Sequence[str],
-    parts: Sequence[Mapping[str, Any]],
+    parts: Sequence[Mapping[str, float]],
     *,
     axis: str = "",
     said: str = "",

@@ -6,7 +6,7 @@ Each kind of document has a module here that makes a `Page` of it; only `renderi
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from simdp.reports.page.rendering import render
 from simdp.reports.sections import Page
@@ -32,7 +32,7 @@ KINDS: dict[type, str] = {
 }
 
 
-def write(document: Any, stream: BinaryIO, **more: Any) -> None:
+def write(document: object, stream: BinaryIO, **more: object) -> None:
     """Write a document of `KINDS` as a page.
 
     ``more`` is passed to the function of its kind, such as the ``command`` that made the document.
@@ -41,7 +41,7 @@ def write(document: Any, stream: BinaryIO, **more: Any) -> None:
     render(page_of(document, **more), stream)
 
 
-def page_of(document: Any, **more: Any) -> Page:
+def page_of(document: object, **more: object) -> Page:
     """Make the page of a document; arguments and errors as for `write`."""
     name = next((KINDS[kind] for kind in type(document).__mro__ if kind in KINDS), None)
     if name is None:

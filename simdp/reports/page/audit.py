@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple
 
 from simdp.reports import audit_table
 from simdp.reports.figures import Row, TableCell, number, seconds
@@ -84,7 +84,7 @@ def _verdict(report: AuditReport) -> Section:
     if wrong:
         return Verdict("Verdict", lines, "warning")
     sentence = audit_table.verdict(report)
-    level: Any = "note" if report.findings else "good"
+    level: Literal["note", "good"] = "note" if report.findings else "good"
     return Verdict("Verdict", [f"{sentence[0].upper()}{sentence[1:]}."], level)
 
 
@@ -200,14 +200,14 @@ def _table(
 
 
 def _ledger(report: AuditReport) -> Iterator[Section]:
-    data, left_out = panels(report)
-    if not data["panels"]:
+    drawn, data, left_out = panels(report)
+    if not drawn:
         return
     legend = (
         "Rows are ranks, columns optimizer steps, and stripes samples, coloured by their number in "
         "the data set: ranks that read the same samples have the same stripes."
     )
-    counts = "; ".join(panel["said"] for panel in data["panels"])
+    counts = "; ".join(panel.said for panel in drawn)
     yield Ledger(
         "Samples of each rank",
         data=data,
@@ -216,7 +216,22 @@ def _ledger(report: AuditReport) -> Iterator[Section]:
     )
 
 
-def panels(report: AuditReport) -> tuple[dict[str, Any], str]:
+# rank, step, epoch, samples, and the places of those seen before
+Cell = tuple[int, int, int, Sequence[int], Sequence[int]]
+
+
+class Panel(NamedTuple):
+    """A run of the ledger."""
+
+    name: str
+    said: str  # how many samples are seen again, and missed
+    ranks: int
+    steps: int
+    cells: Sequence[Cell]
+    epochs: Sequence[Mapping[str, object]]
+
+
+def panels(report: AuditReport) -> tuple[list[Panel], dict[str, object], str]:
     """Arrange a ledger for ``ledger.js``; also what is left out."""
     keys = sorted({(row.point, row.world_size) for row in report.ledger})
     by_panel: dict[tuple[str, int], list[SampleRow]] = {key: [] for key in keys[:MOST_PANELS]}
@@ -225,13 +240,13 @@ def panels(report: AuditReport) -> tuple[dict[str, Any], str]:
             by_panel[row.point, row.world_size].append(row)
     last = _last_step([row for rows in by_panel.values() for row in rows])
     made = [_panel(key, rows, last, report.samples) for key, rows in by_panel.items()]
-    shown = [sample for panel in made for cell in panel["cells"] for sample in cell[3]]
+    shown = [sample for panel in made for cell in panel.cells for sample in cell[3]]
     data = {
-        "panels": made,
-        "steps": max((panel["steps"] for panel in made), default=0),
+        "panels": [panel._asdict() for panel in made],
+        "steps": max((panel.steps for panel in made), default=0),
         "first": 0 if report.samples is not None else min(shown, default=0),
         "last": max([*shown, (report.samples or 1) - 1]),
-        "repeats": any(cell[4] for panel in made for cell in panel["cells"]),
+        "repeats": any(cell[4] for panel in made for cell in panel.cells),
     }
     left = []
     if any(row.step > last for rows in by_panel.values() for row in rows):
@@ -240,7 +255,7 @@ def panels(report: AuditReport) -> tuple[dict[str, Any], str]:
         left.append(f"the first {MOST_RANKS} ranks are drawn")
     if len(keys) > MOST_PANELS:
         left.append(f"{len(keys) - MOST_PANELS} more runs are not drawn")
-    return data, ", and ".join(left)
+    return made, data, ", and ".join(left)
 
 
 def _last_step(rows: Sequence[SampleRow]) -> int:
@@ -260,12 +275,11 @@ def _last_step(rows: Sequence[SampleRow]) -> int:
 
 def _panel(
     key: tuple[str, int], rows: Sequence[SampleRow], last: int, samples: int | None
-) -> dict[str, Any]:
-    """Arrange one run: cells of rank, step, epoch, samples, and places of those seen before."""
+) -> Panel:
+    """Arrange one run."""
     point, world_size = key
-    cells = []
-    epochs = []
-    repeats = missed = 0
+    cells, epochs = list[Cell](), list[dict[str, object]]()
+    repeats, missed, knows_missed = 0, 0, False
     ordered = sorted(rows, key=lambda row: (row.epoch, row.step, row.rank))
     ends = max((row.epoch for row in rows), default=0)
     for epoch, epoch_rows in groupby(ordered, key=lambda row: row.epoch):
@@ -279,7 +293,7 @@ def _panel(
                 seen.add(sample)
             repeats += len(again)
             if row.rank < MOST_RANKS and row.step <= last:
-                cells.append([row.rank, row.step, epoch, list(row.samples), again])
+                cells.append((row.rank, row.step, epoch, list(row.samples), again))
         never: list[int] | None = None
         if samples is not None and epoch < ends and all(sample < samples for sample in seen):
             never = sorted(set(range(samples)) - seen)
@@ -288,15 +302,16 @@ def _panel(
         if min(steps) <= last:
             end = min(max(steps), last)
             epochs.append({"epoch": epoch, "from": min(steps), "to": end, "missed": never})
+            knows_missed |= never is not None
     name = f"{world_size} rank{'s' if world_size > 1 else ''}"
     counts = f"{name}: {repeats or 'none'} seen before in an epoch"
-    if any(stretch["missed"] is not None for stretch in epochs):
+    if knows_missed:
         counts += f", {missed or 'none'} missed in whole epochs"
-    return {
-        "name": f"{name}, with {point}" if point else name,
-        "said": f"with {point}, {counts}" if point else counts,
-        "ranks": min(world_size, MOST_RANKS),
-        "steps": min(max((row.step for row in rows), default=0), last),
-        "cells": cells,
-        "epochs": epochs,
-    }
+    return Panel(
+        f"{name}, with {point}" if point else name,
+        f"with {point}, {counts}" if point else counts,
+        min(world_size, MOST_RANKS),
+        min(max((row.step for row in rows), default=0), last),
+        cells,
+        epochs,
+    )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
@@ -61,7 +62,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["json"] = htmlsafe_json_dumps
-    made.filters["cell"] = lambda one: one if isinstance(one, TableCell) else TableCell(one)
+    made.filters["cell"] = lambda text: text if isinstance(text, TableCell) else TableCell(text)
     return made
 
 
@@ -77,7 +78,7 @@ def _hash(script: str) -> str:
     return "sha256-" + b64encode(sha256(script.encode()).digest()).decode()
 
 
-def _ids(sections: tuple[Section, ...] | Any) -> list[str]:
+def _ids(sections: Sequence[Section]) -> list[str]:
     """Make a unique anchor for each section."""
     anchors: list[str] = []
     for section in sections:
@@ -87,12 +88,13 @@ def _ids(sections: tuple[Section, ...] | Any) -> list[str]:
     return anchors
 
 
-def _is_numeric(rows: Any, column: int) -> bool:
+def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
     """Return whether a column holds figures."""
-    return any(isinstance(row[column], TableCell) and row[column].value is not None for row in rows)
+    cells = [row[column] for row in rows]
+    return any(isinstance(cell, TableCell) and cell.value is not None for cell in cells)
 
 
-def data_of(section: Section) -> Any:
+def data_of(section: Section) -> Mapping[str, object] | None:
     """Make the plain data of a section for the scripts; None without scripts."""
     if isinstance(section, Chart):
         return {
@@ -127,7 +129,7 @@ def _known(values: Values) -> list[float | None]:
     return [float(v) if v is not None and isfinite(v) else None for v in values]
 
 
-def looks() -> dict[str, Any]:
+def looks() -> dict[str, object]:
     """Return the colours and patterns of `simdp.reports.theme`."""
     return {
         "series": theme.SERIES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from shlex import join
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,29 @@ from simdp.results.result import Advice, Result
 LEAD, BETWEEN = "the link from ", " to "
 
 
+class LinkLoad(NamedTuple):
+    """Load of a link of `Result.network`."""
+
+    link: str
+    nbytes: float  # sent in a step
+    utilization: float  # share of a step in which its bytes take its bandwidth
+
+    @property
+    def text(self) -> str:
+        """Name the link in short."""
+        return self.link.removeprefix(LEAD)
+
+
 def links(result: Result) -> list[Section]:
     """Draw the links as a graph, if the ends of all are known, and as a table."""
-    listed: list[dict[str, Any]] = result.network.get("links") or []
-    if not listed:
+    loads = [
+        LinkLoad._make(row[name] for name in LinkLoad._fields)
+        for row in result.network.get("links") or ()
+    ]
+    if not loads:
         return []
-    scope = _said(result, len(listed))
-    return [*_graph(listed, scope), _table(listed, scope)]
+    scope = _said(result, len(loads))
+    return [*_graph(loads, scope), _table(loads, scope)]
 
 
 def _said(result: Result, num_listed: int) -> str:
@@ -40,18 +56,20 @@ def _said(result: Result, num_listed: int) -> str:
     return f"The {num_listed} busiest of {count:,} links that are used."
 
 
-def _graph(listed: list[dict[str, Any]], scope: str) -> list[LinkGraph]:
-    ends = [_ends(str(link["link"])) for link in listed]
-    if None in ends:
+def _graph(loads: Sequence[LinkLoad], scope: str) -> list[LinkGraph]:
+    ends = [pair for load in loads if (pair := _ends(load.link)) is not None]
+    if len(ends) < len(loads):
         return []
-    known = [pair for pair in ends if pair is not None]
-    nodes = sorted({end for pair in known for end in pair}, key=_natural)
-    place = {name: i for i, name in enumerate(nodes)}
-    edges = []
-    for (a, b), link in zip(known, listed, strict=True):
-        words = f"{str(link['link']).removeprefix(LEAD)}: {nbytes(link['nbytes'])} per step, "
-        words += f"{percent(link['utilization'])} of the time"
-        edges.append((place[a], place[b], min(float(link["utilization"]), 1.0), words))
+    nodes = sorted({end for pair in ends for end in pair}, key=_natural)
+    edges = [
+        (
+            nodes.index(a),
+            nodes.index(b),
+            min(float(load.utilization), 1.0),
+            f"{load.text}: {nbytes(load.nbytes)} per step, {percent(load.utilization)} of the time",
+        )
+        for (a, b), load in zip(ends, loads, strict=True)
+    ]
     return [LinkGraph("Links by their load", nodes, edges, said=scope)]
 
 
@@ -68,14 +86,14 @@ def _natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in name.split())
 
 
-def _table(listed: list[dict[str, Any]], scope: str) -> Table:
+def _table(loads: Sequence[LinkLoad], scope: str) -> Table:
     rows = [
         (
-            str(link["link"]).removeprefix(LEAD),
-            TableCell(nbytes(link["nbytes"]), float(link["nbytes"])),
-            TableCell(percent(link["utilization"]), float(link["utilization"])),
+            load.text,
+            TableCell(nbytes(load.nbytes), float(load.nbytes)),
+            TableCell(percent(load.utilization), float(load.utilization)),
         )
-        for link in listed
+        for load in loads
     ]
     return Table(
         "Links in figures",
@@ -95,26 +113,28 @@ def stragglers(result: Result) -> list[Section]:
     if result.lost:
         rows = [
             (
-                str(one["cause"]),
-                _where(one["ranks"]),
-                TableCell(seconds(one["seconds"]), one["seconds"]),
-                "-" if one["seconds"] is None else less(step_time - one["seconds"], step_time),
+                str(straggler["cause"]),
+                _where(straggler["ranks"]),
+                TableCell(seconds(straggler["seconds"]), straggler["seconds"]),
+                "-"
+                if straggler["seconds"] is None
+                else less(step_time - straggler["seconds"], step_time),
             )
-            for one in result.lost
+            for straggler in result.lost
         ]
         heads = ("straggler", "ranks", "costs per step", "a step without it")
         note = "What a step would save without that one alone; together they may cost another sum."
         made.append(Table("What stragglers cost", heads, rows, note=note))
     if result.slowest:
-        several = len({one["node"] for one in result.slowest}) > 1
+        several = len({row["node"] for row in result.slowest}) > 1
         slowest_rows: list[tuple[TableCell, ...]] = [
             (
-                TableCell(str(one["rank"]), one["rank"]),
-                *[TableCell(str(one["node"]), one["node"])] * several,
-                TableCell(str(one["steps"]), one["steps"]),
-                TableCell(seconds(one["seconds"]), one["seconds"]),
+                TableCell(str(row["rank"]), row["rank"]),
+                *[TableCell(str(row["node"]), row["node"])] * several,
+                TableCell(str(row["steps"]), row["steps"]),
+                TableCell(seconds(row["seconds"]), row["seconds"]),
             )
-            for one in result.slowest[:MOST_ROWS]
+            for row in result.slowest[:MOST_ROWS]
         ]
         columns = ("rank", *["node"] * several, "slowest of so many steps", "beyond the median")
         made.append(Table("The slowest of each step", columns, slowest_rows, folded=True))
@@ -228,7 +248,7 @@ def reproduce(command: Sequence[str], version: str = "") -> list[Section]:
 
 
 def closing(
-    scenario: Mapping[str, Any], version: str, subcommand: str, command: Sequence[str] = ()
+    scenario: Mapping[str, object], version: str, subcommand: str, command: Sequence[str] = ()
 ) -> list[Section]:
     """Make the last sections of a page: command line and scenario.
 

@@ -69,22 +69,22 @@ def _verdict(comparison: Comparison) -> Iterator[Section]:
     point = comparison.points[best]
     assert point.metrics is not None
     rates = {
-        one.label: one.metrics.throughput_samples_per_s
-        for one in comparison.ran
-        if one.metrics and one.metrics.throughput_samples_per_s
+        ran.label: ran.metrics.throughput_samples_per_s
+        for ran in comparison.ran
+        if ran.metrics and ran.metrics.throughput_samples_per_s
     }
     own, ties = rates.pop(point.label), sweep_table.tied(comparison)
     others = sorted(((rate, label) for label, rate in rates.items() if rate <= own), reverse=True)
     fits, is_first = point.metrics.fits_memory is not False, len(others) == len(rates)
     lead = "" if fits and is_first else "Of what fits, " if fits else "None fits; "
-    said = f"{lead}{point.label} trains most samples per second"
+    answer = f"{lead}{point.label} trains most samples per second"
     if others:
         compared = list[str]()
         for rate, label in (others[0], others[-1]):
             ratio = own / rate
             more = f"{percent(ratio - 1)} more than"
             compared.append(f"{more if ratio < 2 else f'{ratio:.3g} times as many as'} {label}")
-        said += ": " + ", and ".join(dict.fromkeys(compared))
+        answer += ": " + ", and ".join(dict.fromkeys(compared))
     m = point.metrics
     largest = max(PARTS, key=lambda key: m[key])
     whose = f"a step of {point.label}" if ties else "its step"
@@ -92,7 +92,7 @@ def _verdict(comparison: Comparison) -> Iterator[Section]:
     yield Verdict(
         "Verdict",
         [
-            *(ties or [f"{said}."]),
+            *(ties or [f"{answer}."]),
             f"{part} of {whose}, {share(m[largest], m.step_time_s)}, is {PARTS[largest]}.",
         ],
         "warning" if not fits else "note" if ties else "good",
@@ -223,16 +223,16 @@ def study_page(study: Study, command: Sequence[str] = (), advice: Advice | None 
     """
     last = study.points[-1]
     if study.scenario.get("sweep"):
-        said, found = about(study), sections(study)
+        of, shown = about(study), sections(study)
         within = [of_last(section, last) for section in run.pictures(last)]
     else:
-        said, found = about_point(last), run.sections(last, advice)
+        of, shown = about_point(last), run.sections(last, advice)
         within = run.pictures(last)
     return Page(
         str(study.scenario.get("name", "scenario")),
-        said,
+        of,
         [
-            *found,
+            *shown,
             *loss_by_step(study),
             *within,
             *closing(study.scenario, study.version, "run", command),

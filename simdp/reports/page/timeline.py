@@ -88,7 +88,7 @@ def _spans_of(result: Result, most: int, few: int) -> TimelineData:
         )
     for inside in _candidates(everything, window):
         rank_groups = groups(inside, n, tolerance)
-        exact = inside.of_ranks([each[0] for each in rank_groups])
+        exact = inside.of_ranks([ranks[0] for ranks in rank_groups])
         if len(exact) <= most:
             return TimelineData(
                 window, *_ends(inside), rank_groups, exact, None, len(rank_groups), slow, [], 0
@@ -97,8 +97,10 @@ def _spans_of(result: Result, most: int, few: int) -> TimelineData:
     fine = choose(rank_groups, list(slow), room)
     rest = sorted({*range(len(rank_groups))} - {*fine})
     coarse = exact.of_ranks([rank_groups[i][0] for i in rest])
-    each = max(len(_merged(coarse.of_ranks([rank_groups[rest[0]][0]]), tolerance).rank), 1)
-    kept = choose([rank_groups[i] for i in rest], (), max(int((1 - EXACT_PART) * most) // each, 1))
+    num_merged = max(len(_merged(coarse.of_ranks([rank_groups[rest[0]][0]]), tolerance).rank), 1)
+    kept = choose(
+        [rank_groups[i] for i in rest], (), max(int((1 - EXACT_PART) * most) // num_merged, 1)
+    )
     rest = [rest[i] for i in kept]
     return TimelineData(
         window,

@@ -554,8 +554,8 @@ def test_the_samples_of_an_audit_are_marked_where_they_come_again_or_never():
     ]
     assert [(epoch["from"], epoch["missed"]) for epoch in two["epochs"]] == [(1, []), (4, None)]
     assert [cell for cell in two["cells"] if cell[4]] == [
-        [0, 3, 1, [8, 0], [1]],
-        [1, 3, 1, [9, 1], [1]],
+        (0, 3, 1, [8, 0], [1]),
+        (1, 3, 1, [9, 1], [1]),
     ]
     assert section.note == (
         "1 rank: none seen before in an epoch, 2 missed in whole epochs; 2 ranks: 2 seen before in "
