@@ -182,7 +182,7 @@ class Launcher:
             seconds = self.planner.seconds(getattr(self.collectives, collective), nbytes)
         return self._message + seconds
 
-    def told(self, collective: str, nbytes: float, group: Group = None) -> float | None:
+    def given_seconds(self, collective: str, nbytes: float, group: Group = None) -> float | None:
         """Duration of a collective by its cost formula or table [s]; None if it is simulated."""
         cost = self.collectives.cost_of(collective)
         if not cost.timed:

@@ -61,7 +61,7 @@ class Busy:
     updates: list[UpdateWork] = field(default_factory=list)
 
 
-class Heard:
+class RecordedScript:
     """A recorded script, for replays with other times.
 
     Parameters
@@ -100,7 +100,7 @@ class Heard:
                 case Launch() | ClockWait() | ClockBarrier() | Feed():
                     self.ops.append(op)
                 case _:
-                    raise OperationError(f"{__name__}.Heard", type(op))
+                    raise OperationError(f"{__name__}.RecordedScript", type(op))
             yield op
 
     def _work(self, op: ComputeWork) -> None:
@@ -192,7 +192,7 @@ class Heard:
                     clock = np.broadcast_to(clock.max(axis=1, keepdims=True), clock.shape)
                     done(op.step, clock)
                 case _:  # also `Feed`, with which a script is not timed
-                    raise OperationError(f"{__name__}.Heard.step_ends", type(op))
+                    raise OperationError(f"{__name__}.RecordedScript.step_ends", type(op))
         steps, nothing = range(SETUP, max(ends, default=SETUP) + 1), np.zeros_like(clock)
         return np.maximum.accumulate([ends.get(step, nothing) for step in steps])
 
@@ -331,11 +331,11 @@ class Stopwatch:
     ----------
     scenario : Scenario
         The first, without a sweep and without numerics.
-    heard : Heard, optional
+    recorded : RecordedScript, optional
         Its script, recorded with `simdp.engine.simulate.times_alone`; default: it is simulated
         here.
     metrics : Metrics, optional
-        With ``heard``: the metrics found.
+        With ``recorded``: the metrics found.
 
     Attributes
     ----------
@@ -348,17 +348,17 @@ class Stopwatch:
     def __init__(
         self,
         scenario: Scenario,
-        heard: Heard | None = None,
+        recorded: RecordedScript | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self.scenario, self._heard = scenario, heard or Heard()
+        self.scenario, self._recorded = scenario, recorded or RecordedScript()
         self._costs: Costs | None = None
         foreseen: Collection[str] = ()
-        if heard is not None and metrics is not None:
+        if recorded is not None and metrics is not None:
             self.metrics, self._times = metrics, common_to(scenario).times
         else:
             trace = TraceBuilder()
-            run = play(scenario, trace, listen=self._heard.listen).run
+            run = play(scenario, trace, listen=self._recorded.listen).run
             samples = [record.samples for record in run.numbers.records]
             self.metrics = times(trace.build(), run.world_size, len(samples), samples)
             self._times, foreseen = run.times, run.program.facts.foreseen
@@ -368,7 +368,7 @@ class Stopwatch:
             scenario.collectives.all_timed
             and not scenario.strategy.has_server
             and "collectives" not in foreseen
-            and self._heard.is_timed
+            and self._recorded.is_timed
             and not scenario.strategy.num_late
             and not Slowdown(scenario.cluster, scenario.seed).has_stops
             and not any(
@@ -377,11 +377,11 @@ class Stopwatch:
             )
         )
         if self.repeats:
-            self._heard.forget_setup()
+            self._recorded.forget_setup()
         self._repeats_on_others = (
             self.repeats
             and not foreseen
-            and self._heard.knows_origins
+            and self._recorded.knows_origins
             and scenario.strategy.has_synchronous_ranks
             and scenario.workload.rebalance is None
         )
@@ -392,7 +392,7 @@ class Stopwatch:
         moved = [other for other in others if self._differs_in_devices(other)]
         times = dict[int, float]()
         if charged:
-            ends = self._heard.step_ends(self.scenario, charged)
+            ends = self._recorded.step_ends(self.scenario, charged)
             times = {
                 id(scenario): steady_step_time(ends[:, i].T) for i, scenario in enumerate(charged)
             }
@@ -406,7 +406,7 @@ class Stopwatch:
     def _on_devices(self, others: Sequence[Scenario]) -> list[float]:
         """Step times on other devices [s]."""
         if not self._is_periodic:
-            ends = self._heard.step_ends(self.scenario, others, self._devices)
+            ends = self._recorded.step_ends(self.scenario, others, self._devices)
             return [steady_step_time(ends[:, i].T) for i in range(len(others))]
         times = [
             watch.step_times(
@@ -422,7 +422,7 @@ class Stopwatch:
         costs = self._costs
         if costs is None:  # the script was recorded in a run that is gone
             costs = play(self.scenario, TraceBuilder(keep=False)).run.costs
-        return WorkOnDevices(self._heard.works, self.scenario, costs)
+        return WorkOnDevices(self._recorded.works, self.scenario, costs)
 
     @cached_property
     def _shorter(self) -> list[Stopwatch]:

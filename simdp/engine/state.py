@@ -150,7 +150,7 @@ class State:
             key = wrong[0]
             raise ScenarioError(
                 [
-                    f"{key}: is {_said(now.get(key))}, but was {_said(was.get(key))} in the "
+                    f"{key}: is {_shown(now.get(key))}, but was {_shown(was.get(key))} in the "
                     "stopped run; resume with the same scenario, or leave --resume out."
                 ]
             )
@@ -276,7 +276,7 @@ def _record(written: Sequence[Any]) -> StepRecord:
     return record if record.squares is None else record._replace(squares=Squares(*record.squares))
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return "not given" if value is None else repr(value)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from simdp.cluster import Cluster
 from simdp.cluster.stragglers import DegradedLink, SlowRank, Straggler
 from simdp.engine.outcome import is_missed
-from simdp.engine.recorded_script import Heard, Stopwatch
+from simdp.engine.recorded_script import RecordedScript, Stopwatch
 from simdp.engine.simulate import is_quick, play, step_metrics, trace_of_run
 from simdp.results.metrics import Metrics, busy_times, slowest, steady_step_time
 from simdp.results.result import Result
@@ -146,25 +146,25 @@ def is_short(scenario: Scenario) -> bool:
 def interval_of(
     scenario: Scenario,
     step_time: float,
-    heard: Heard | None = None,
+    recorded: RecordedScript | None = None,
     metrics: Metrics | None = None,
 ) -> list[float] | None:
     """Compute the 90 % interval of a step from the uncertainty of the constants [s].
 
-    With a ``step_time`` of 1 the ends are relative to it. ``heard`` and ``metrics``, the recorded
-    first steps and the metrics of the point (`recorder_of`), save simulating it again. None where
-    no uncertainty is known, or the run is too long to repeat.
+    With a ``step_time`` of 1 the ends are relative to it. ``recorded`` and ``metrics``, the
+    recorded first steps and the metrics of the point (`recorder_of`), save simulating it again.
+    None where no uncertainty is known, or the run is too long to repeat.
     """
-    is_heard = heard is not None and bool(heard.ops) and metrics is not None
+    is_recorded = recorded is not None and bool(recorded.ops) and metrics is not None
     if scenario.strategy.has_server:
         return None
-    if scenario.cluster.world_size > MAX_RANKS and not is_heard:
+    if scenario.cluster.world_size > MAX_RANKS and not is_recorded:
         return None
     known = with_pool(machine_calibration(scenario.cluster.machine, scenario.base), scenario)
     if not (known or is_scaled(scenario)) or not step_time:
         return None
-    if is_heard:
-        stopwatch = Stopwatch(scenario, heard, metrics)
+    if is_recorded:
+        stopwatch = Stopwatch(scenario, recorded, metrics)
     else:
         scenario = timed_only(scenario)
         update = {"steps": min(_num_steps(scenario), _all_steps(scenario)), "epochs": None}
@@ -179,9 +179,9 @@ def interval_of(
     return None if low == high else [end / time * step_time for end in (low, high)]
 
 
-def recorder_of(scenario: Scenario) -> Heard:
+def recorder_of(scenario: Scenario) -> RecordedScript:
     """Make a recorder of the steps that `interval_of` needs."""
-    return Heard(_num_steps(scenario))
+    return RecordedScript(_num_steps(scenario))
 
 
 def _num_steps(scenario: Scenario) -> int:

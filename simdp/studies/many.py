@@ -160,16 +160,16 @@ def _key(request: PointRequest, raw: Raw) -> str:
 
 def play(request: PointRequest) -> Plain:
     """Simulate a point in any process, and return the result as plain data."""
-    heard = None if request.interval == "none" else recorder_of(request.point)
+    recorded = None if request.interval == "none" else recorder_of(request.point)
     result = simulate(
         request.point,
         fabric=request.fabric,
         keep_trace=request.keep_trace,
-        listen=None if heard is None else heard.listen,
+        listen=None if recorded is None else recorded.listen,
     )
-    if heard is not None and (heard.ops or request.interval == "any"):
+    if recorded is not None and (recorded.ops or request.interval == "any"):
         metrics = result.metrics
-        ends = interval_of(request.point, metrics.step_time_s, heard, metrics)
+        ends = interval_of(request.point, metrics.step_time_s, recorded, metrics)
         result.metrics = replace(metrics, interval_s=ends)
     value = {
         field.name: getattr(result, field.name)

@@ -263,7 +263,7 @@ def test_plans_of_one_process_are_those_of_other_devices_and_not_of_another_batc
 def test_a_script_of_a_run_that_is_gone_is_timed_on_other_devices(load):
     first = load(NCCL)
     other = other_than(first, load, NCCL, OTHER_DEVICES[0])
-    heard = module.Heard()
-    metrics = times_alone(first, listen=heard.listen).metrics
-    found = Stopwatch(first, heard, metrics).step_times([other])[0]
+    recorded = module.RecordedScript()
+    metrics = times_alone(first, listen=recorded.listen).metrics
+    found = Stopwatch(first, recorded, metrics).step_times([other])[0]
     assert found == pytest.approx(step_time(other), rel=1e-12, abs=0)

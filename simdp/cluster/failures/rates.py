@@ -57,11 +57,12 @@ def parse_rate(given: object) -> FailureRate:
     match = _WRITTEN.fullmatch(given) if isinstance(given, str) and len(given) <= 100 else None
     if match is None:
         raise problem(f"{shown(given)} is not a number of failures per time; {EXAMPLE}.")
-    count = float(match["count"])
-    seconds = form_of(PositiveSeconds).validate_python(f"{match['number'] or 1} {match['time']}")
+    text, number, time, unit = match.group("count", "number", "time", "unit")
+    count = float(text)
+    seconds = form_of(PositiveSeconds).validate_python(f"{number or 1} {time}")
     if not 0 < count < float("inf"):
         raise problem(f"{given} is out of range; it must be > 0 and finite.")
-    return FailureRate(match[0].strip(), count / seconds, match["unit"])
+    return FailureRate(match[0].strip(), count / seconds, unit)
 
 
 Rate = Annotated[

@@ -64,19 +64,14 @@ class Account:
 
     def lose(self, done: TimeShares, since: float) -> None:
         """Move time of steps that must be repeated, all after an instant [s], to ``lost_work``."""
-        parts = self.seconds
         for part, seconds in zip(done._fields, done, strict=True):
-            parts[part] -= seconds
-        parts["lost_work"] += sum(done)
+            self.seconds[part] -= seconds
+        self.seconds["lost_work"] += sum(done)
         self._mark_lost(since)
 
     def _share(self, seconds: float, shares: TimeShares) -> None:
-        parts = self.seconds
-        productive, data, straggler, other = shares
-        parts["productive"] += seconds * productive
-        parts["data"] += seconds * data
-        parts["straggler"] += seconds * straggler
-        parts["other"] += seconds * other
+        for part, share in zip(shares._fields, shares, strict=True):
+            self.seconds[part] += seconds * share
 
     def _mark_lost(self, since: float) -> None:
         strip, place = self.strip or [], len(self.strip or ())

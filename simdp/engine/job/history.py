@@ -386,7 +386,7 @@ def train_through(
     scenario = scenario.model_copy(update={"target": None})  # the history determines the end
     _check(scenario, history)
     state = beginning(scenario) if history.num_groups > 1 else None
-    record, result = _Told(), None
+    record, result = _SampleCounts(), None
     for attempt in history.attempts:
         case = _case(scenario, attempt)
         segment = _segment(case, history, attempt, state)
@@ -411,7 +411,7 @@ def beginning(scenario: Scenario) -> State:
 
 
 @dataclass
-class _Told:
+class _SampleCounts:
     """Numbers of samples by fate, over all attempts."""
 
     counted: int = 0

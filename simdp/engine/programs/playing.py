@@ -254,7 +254,7 @@ class Playing:
             course.ends = course.times.ends(course.served, course.nbytes, enter)
             instants, which = np.unique(course.ends, return_inverse=True)
             for number, instant in enumerate(instants.tolist()):
-                self.loop.at(instant, self._as_told, course, np.flatnonzero(which == number))
+                self.loop.at(instant, self._end_as_planned, course, np.flatnonzero(which == number))
         elif course.served.as_one:
             ends = course.times.ends(course.served, course.nbytes, enter)
             self._hold(course, float(ends.max() - enter.max()))
@@ -317,7 +317,7 @@ class Playing:
         left = np.array([place for place in range(course.size) if place not in course.done])
         self._links.join(route, seconds * narrowest, self._finish, course, left)
 
-    def _as_told(self, course: Course, places: Ints, now: float) -> None:
+    def _end_as_planned(self, course: Course, places: Ints, now: float) -> None:
         """Finish places at the ends of the vectorised clock, if these are still valid."""
         if course.alone:
             self._finish(course, places, now)

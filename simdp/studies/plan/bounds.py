@@ -123,7 +123,7 @@ class NetworkCollectives:
         if key not in self._known:
             if names not in self._launchers:
                 self._launchers[names] = Launcher(self._collectives, Planner(self.cluster), groups)
-            least = self._launchers[names].told(collective, nbytes, group)
+            least = self._launchers[names].given_seconds(collective, nbytes, group)
             if least is None:
                 sizes: dict[Group, int] = {part.name: part.ranks.shape[1] for part in groups}
                 least = self._must_send(collective, nbytes, sizes.get(group), group is None)

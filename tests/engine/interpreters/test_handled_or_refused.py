@@ -17,7 +17,7 @@ from simdp.engine.clocks.transfers import FabricJob
 from simdp.engine.clocks.vector import VectorFabric
 from simdp.engine.interpreters import costs
 from simdp.engine.network import NetworkRoutes
-from simdp.engine.recorded_script import Heard
+from simdp.engine.recorded_script import RecordedScript
 from simdp.engine.server.run import Worker
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import OperationError, SimdpError
@@ -186,11 +186,11 @@ def clocks():
     slowdown, network = Slowdown(chosen.cluster, 0), NetworkRoutes(chosen.cluster)
     worker = Worker(0, 1, 1)
     tape = lambda script: SimpleNamespace(work=list(script), before=[], after=[])  # noqa: E731
-    heard = Heard()
+    recorded = RecordedScript()
 
     def again(script):
-        heard.ops = list(script)
-        heard.step_ends(chosen, [chosen])
+        recorded.ops = list(script)
+        recorded.step_ends(chosen, [chosen])
 
     together = {clock_ops.Launch, clock_ops.ClockWait, clock_ops.ClockBarrier}
     holdings = SimpleNamespace(hold=lambda *held: None)
@@ -199,7 +199,7 @@ def clocks():
     return [
         (lambda script: event.play([iter(script)]), {clock_ops.FusedWork}),
         (lambda script: vector.play(iter(script)), set()),
-        (lambda script: list(Heard().listen(iter(script))), set()),
+        (lambda script: list(RecordedScript().listen(iter(script))), set()),
         (
             again,
             {clock_ops.ComputeWork, clock_ops.FusedWork, clock_ops.Feed, clock_ops.MemoryChange},
