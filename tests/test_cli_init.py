@@ -80,10 +80,10 @@ def test_every_key_has_a_comment_and_the_file_asks_a_question(say):
 
 
 @pytest.mark.long
-def test_every_machine_and_every_third_model_makes_a_scenario_that_is_valid():
+def test_every_machine_and_some_models_make_a_scenario_that_is_valid():
     file, least = Path("scenario.yaml"), {"strategy": "zero3", "method": "offload"}
     pairs = [(machine, "resnet18") for machine in MACHINES]
-    pairs += [("dgx-a100", model) for model in list(PRESETS)[::3]]
+    pairs += [("dgx-a100", model) for model in list(PRESETS)[::8]]
     for machine, model in pairs:
         size = place_of(machine, None).usual_size if model == "resnet18" else 2
         recompute = "blocks" if read_model(model).graph.blocks else "none"
