@@ -97,9 +97,13 @@ def for_some(names, cases, every, ids=None, first=0):
 def one_in(every, cases, first=0):
     """Cases for `parametrize`, each an item: 1 in so many in the default tier, the others long."""
     return [
-        case if number % every == first else pytest.param(case, marks=pytest.mark.long)
+        case if number % every == first else _long(case if isinstance(case, tuple) else (case,))
         for number, case in enumerate(cases)
     ]
+
+
+def _long(values):
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 def called(names, cases, ids):

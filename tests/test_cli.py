@@ -91,7 +91,7 @@ def test_run_validates_once_and_builds_a_run_for_each_simulation(say, monkeypatc
 
     monkeypatch.setattr(Run, "__init__", build)
     monkeypatch.setattr(Scenario, "model_validate", check)
-    status, out, _ = say("run", "8gpu_ring", "--no-plots", "--set", "workload.steps=4")
+    status, out, _ = say("run", "8gpu_ring", "--no-plots", "--set", "workload.steps=2")
     assert status == 0
     assert len(validated) == 1
     own, without_stragglers, *remedies = runs

@@ -72,7 +72,7 @@ def test_a_size_that_is_no_number_is_one_line(capsys: pytest.CaptureFixture[str]
 
 def test_nothing_that_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["fits", "gpt2-medium", "--gpus", "1", "--device", "t4-16gb", "--microbatch", "512"]
-    arguments += ["--method", "full"]
+    arguments += ["--method", "full", "--strategy", "ddp"]
     assert run_command_line(arguments) == 0
     assert "nothing fits: take more GPUs" in capsys.readouterr().out
 

@@ -213,6 +213,7 @@ def test_simdp_is_asked_again_and_remembers(tmp_path):
         Ours(changed, path).answers(folds(few.points, "calibrated")[0].asked())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_simdp_is_asked_again_where_points_changed(tmp_path):
     own, other = named("horovod/horovod-25g-tcp_resnet101"), named("nvidia/dgx-1_resnet50")

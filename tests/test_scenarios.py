@@ -21,7 +21,10 @@ GOLDEN = Path(__file__).parent / "golden" / "scenarios"
 LONG = {
     "16384_gpus",
     "8gpu_ring",
+    "hierarchical",
+    "one_slow_node",
     "two_jobs",
+    "uneven_shards",
     "apex_ddp",
     "async_staleness",
     "backup_ranks",

@@ -304,7 +304,7 @@ def test_timing_changes_no_bit_under_any_hook(kind):
         assert weight.tobytes() == late.replicas[0][name].tobytes()
 
 
-@pytest.mark.parametrize("kind", ["power_sgd", "top_k"])
+@pytest.mark.parametrize("kind", ["power_sgd", pytest.param("top_k", marks=pytest.mark.long)])
 def test_error_feedback_learns_what_compression_alone_forgets(kind):
     """Top-k sends one entry in twenty; PowerSGD, of a matrix of rank 3, one direction."""
     hard = {"kind": kind, "ratio": 0.05} if kind == "top_k" else {**EARLY, "rank": 1}

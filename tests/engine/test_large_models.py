@@ -47,6 +47,7 @@ def llama3_8b(world_size, **options):
     return simdp.simulate(checked(raw, Path())).metrics
 
 
+@pytest.mark.long
 def test_tokens_of_torchtitan_within_eight_percent_eager_and_compiled():
     found = {key: llama3_8b(key[0], compile=key[1]) for key in TORCHTITAN}
     for key, (tokens, reserved) in TORCHTITAN.items():

@@ -63,7 +63,7 @@ WORKLOAD = {
     "microbatch": 8,
     "dtype": "float64",
     "shuffle": True,
-    "epochs": 8,
+    "epochs": 4,
     "gradient_noise": True,
 }
 
@@ -71,16 +71,16 @@ WORKLOAD = {
 def test_the_noise_scale_of_linear_regression_is_what_its_covariance_says(load, regression):
     """Tr(cov) / |G|^2 over the data, and ``d + 1 + d sigma^2 / |w|^2`` over all such data.
 
-    Drawing without replacement leaves N / (N - 1) of it; 1,024 steps leave 4 % to chance.
+    Drawing without replacement leaves N / (N - 1) of it; 512 steps leave 6 % to chance.
     """
     true, each = regression
     mean = each.mean(axis=0)
     trace = float(((each - mean) ** 2).sum(axis=1).mean())
     found = simdp.simulate(load(workload=WORKLOAD)).gradient_noise
-    assert found["steps"] == 8 * N // 32
-    assert found["signal"] == pytest.approx(float(mean @ mean), rel=0.02)
-    assert found["noise"] == pytest.approx(trace, rel=0.02)
-    assert found["noise_scale"] == pytest.approx(trace / float(mean @ mean), rel=0.04)
+    assert found["steps"] == 4 * N // 32
+    assert found["signal"] == pytest.approx(float(mean @ mean), rel=0.03)
+    assert found["noise"] == pytest.approx(trace, rel=0.03)
+    assert found["noise_scale"] == pytest.approx(trace / float(mean @ mean), rel=0.06)
     expected = D + 1 + D * SIGMA**2 / float(true @ true)
     assert found["noise_scale"] == pytest.approx(expected, rel=0.1)
 

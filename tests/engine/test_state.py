@@ -180,7 +180,7 @@ ANOTHER_OF_ITS_KIND = [
 ]
 
 
-@for_some("name", [name for name in RUNS if name not in ANOTHER_OF_ITS_KIND], 4)
+@for_some("name", [name for name in RUNS if name not in ANOTHER_OF_ITS_KIND], 7)
 def test_a_run_that_stopped_goes_on_as_if_it_never_had(name, tmp_path):
     assert_goes_on(name, tmp_path)
 

@@ -206,6 +206,7 @@ def test_more_recomputation_than_the_largest_batch_needs_is_left_out() -> None:
     assert {(row.recompute, row.microbatch) for row in rows} == {("none", 65_536)}
 
 
+@pytest.mark.long
 def test_less_recomputation_than_what_does_not_fit_is_left_out() -> None:
     rows = fitting(
         FitsRequest("llama3-8b", 8, machine="dgx-h100", method="full", strategy="ddp")

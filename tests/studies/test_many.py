@@ -39,6 +39,7 @@ def test_a_point_is_what_it_is_alone(points):
     assert [one.replicas for one in found] == [None] * 4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_any_executor_and_the_store_give_the_same(points, tmp_path):
     with SerialExecutor() as here, Store(tmp_path) as store:

@@ -127,6 +127,7 @@ def test_a_long_reason_is_cut_to_the_panel(drawn):
     assert reason.get_window_extent().x1 < right.get_window_extent().x0
 
 
+@pytest.mark.long
 def test_of_many_points_some_are_shown(drawn):
     many = comparison(*[ran(f"s{i}") for i in range(MAX_ROWS + 5)])
     left, _ = drawn("comparison", many)

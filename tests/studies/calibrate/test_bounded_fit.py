@@ -1,9 +1,11 @@
 """Bounded least squares on logarithms: values, intervals, and what the data leave open."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from simdp.studies.calibrate.fit import Constant, fit, jacobian
+from simdp.studies.calibrate.fit import Constant, _loses_with_nodes, fit, jacobian
 
 SIZES = np.array([1.0, 10.0, 100.0, 1000.0, 1e4, 1e5])
 ALPHA = Constant("alpha", "time", 1.0, 1e-3, 1e3)
@@ -80,3 +82,13 @@ def test_restraints_hold_constants_apart():
     held = fit(line, line(np.array([5.0, 0.02])), [ALPHA, BETA], restraints=order)
     assert free.values[0] > 100 * free.values[1]
     assert held.values[0] < 1.05 * held.values[1]
+
+
+def test_two_numbers_of_several_nodes_tell_what_sockets_lose_with_more():
+    def points(*counts):
+        return [SimpleNamespace(wiring=SimpleNamespace(num_nodes=count)) for count in counts]
+
+    tcp, ib = (SimpleNamespace(network=network) for network in ("tcp", "ib"))
+    assert _loses_with_nodes(tcp, points(1, 2, 4))
+    assert not _loses_with_nodes(tcp, points(1, 2))
+    assert not _loses_with_nodes(ib, points(2, 4))

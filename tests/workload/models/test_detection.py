@@ -175,3 +175,8 @@ def test_regions_stand_below_each_other_or_lie_flat():
     shapes = (2, 8, 8), (2, 4, 4)
     assert RoIAlign(num_rois=5, output_size=3).output_shape(*shapes) == (2, 15, 3)
     assert RoIAlign(num_rois=5, output_size=3, flat=True).output_shape(*shapes) == (5, 18)
+
+
+def test_every_place_of_a_map_has_a_box_at_least():
+    line = "num_anchors: 0 is out of range; it must be >= 1."
+    assert refusal(kind="retinanet_fpn", num_anchors=0) == [line]
