@@ -77,6 +77,7 @@ def test_run_writes_into_a_folder_of_the_scenarios_name(say):
     assert out.splitlines()[-1] == "files in runs/tiny"
 
 
+@pytest.mark.long
 def test_run_validates_once_and_builds_a_run_for_each_simulation(say, monkeypatch):
     runs, validated = [], []
     start, validate = Run.__init__, Scenario.model_validate
@@ -91,7 +92,7 @@ def test_run_validates_once_and_builds_a_run_for_each_simulation(say, monkeypatc
 
     monkeypatch.setattr(Run, "__init__", build)
     monkeypatch.setattr(Scenario, "model_validate", check)
-    status, out, _ = say("run", "8gpu_ring", "--no-plots", "--set", "workload.steps=2")
+    status, out, _ = say("run", "8gpu_ring", "--no-plots", "--set", "workload.steps=4")
     assert status == 0
     assert len(validated) == 1
     own, without_stragglers, *remedies = runs

@@ -57,6 +57,7 @@ def test_it_prints_a_table_and_writes_json_and_a_plot(say):
     assert files() == ["runs/collective/bandwidth.png", "runs/collective/collective.json"]
 
 
+@pytest.mark.long
 def test_several_world_sizes_are_drawn_against_time(say):
     assert say(*SHORT, "--world-size", "2:8", "--out", "runs/a", "--quiet") == (0, "", [])
     assert files() == [

@@ -139,6 +139,7 @@ def test_every_short_form_passes_fits_init_and_plan(
     assert run_command_line(["plan", file, *chosen, "--choose", "workload.microbatch=1"]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_config_json_or_its_folder_is_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -59,7 +59,8 @@ def test_points_are_kept_beside_the_folders_of_runs_and_found_by_other_studies(s
     ]
 
 
-@pytest.mark.parametrize("command", [RUN, pytest.param(COMPARE, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("command", [RUN, COMPARE])
 def test_the_files_are_the_same_for_any_number_of_workers(say, command):
     for number in (1, 2):
         out = ("--out", f"{number}", "--workers", number, "--table", f"{number}/table.csv")
@@ -136,6 +137,7 @@ def failing(monkeypatch):
     monkeypatch.setattr(many, "simulate", fails)
 
 
+@pytest.mark.long
 def test_a_point_that_fails_does_not_lose_the_study(say, failing):
     status, out, err = say("run", "sweep.yaml", "--table", "t.csv")
     assert status == 4

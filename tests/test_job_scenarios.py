@@ -22,6 +22,8 @@ RUNS = {
 }
 """Jobs, and how often each is played here."""
 
+LONG = ("spot_training", "torchft_or_restart")
+
 
 @cache
 def played(name):
@@ -42,7 +44,7 @@ def assert_close(found, golden, place):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.long if n == "spot_training" else ()) for n in RUNS],
+    [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in RUNS],
 )
 def test_a_job_answers_as_it_did(name, request):
     points = [json.loads(json.dumps(point.to_dict())) for point in played(name).points]

@@ -168,7 +168,7 @@ DECODERS = {
 
 
 @pytest.mark.slow
-@for_some("kind", DECODERS, 4)
+@for_some("kind", DECODERS, 8)
 def test_whatever_is_sharded_learns_what_one_device_does(kind, tmp_path):
     def train(world_size, strategy):
         workload = {

@@ -372,6 +372,7 @@ def test_the_last_rank_to_go_on_gives_its_buffers_away_too(tmp_path, broadcast_b
         assert np.array_equal(one[name], other[name]) == equal
 
 
+@pytest.mark.long
 @for_each("broadcast", ["ring", "tree", "naive"])
 @for_each("fabric", ["auto", "event"])
 @for_each(

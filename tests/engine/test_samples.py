@@ -229,7 +229,7 @@ def times(result):
 
 
 @pytest.mark.slow
-@for_some("model", MODELS, 4)
+@for_some("model", MODELS, 8)
 def test_lengths_alone_give_the_times_of_a_run_with_numbers(model):
     with_arrays, without = (
         simdp.simulate(scenario(model, numerics=numerics, epochs=1)) for numerics in (True, False)

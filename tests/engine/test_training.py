@@ -107,6 +107,7 @@ def test_one_process_trains_as_torch(tmp_path, seed_mlp):
     assert_equals_golden(golden, "single", make, 16)
 
 
+@pytest.mark.long
 @for_each("world_size", [2, 3, 4])
 @for_each("weighted", [False, True])
 def test_contiguous_shards_train_as_torch(tmp_path, seed_mlp, world_size, weighted):
@@ -377,6 +378,7 @@ def test_a_rank_without_samples_has_no_loss_and_a_gradient_of_zero():
     assert compute == set(range(5))
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None)
 @given(
     factor=st.floats(1, 3),

@@ -189,6 +189,7 @@ def test_it_goes_on_from_a_saved_state_to_the_bit(strategy, tmp_path):
         assert all(own[name].tobytes() == other[name].tobytes() for name in own)
 
 
+@pytest.mark.long
 def test_it_is_swept_and_compared(file):
     swept = sweep(simdp.load_scenario(file, {"sweep": {"strategy.every": [1, 2, 4]}}))
     sent = [point.metrics["bytes_sent_per_rank"][0] for point in swept.points]

@@ -59,6 +59,7 @@ def test_every_collective_has_a_usual_algorithm_that_runs(collective):
     assert point.algorithm.partition("(")[0] in FAMILIES[collective]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_auto_takes_the_fastest_candidate_of_each_size():
     auto = make_algorithm("all_reduce", {"kind": "auto", "candidates": ["ring", "tree"]})

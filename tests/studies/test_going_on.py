@@ -120,6 +120,7 @@ def test_a_point_of_something_else_is_not_taken(tmp_path):
     assert go() == 0
 
 
+@pytest.mark.long
 def test_a_damaged_record_is_played_anew(tmp_path):
     sizes = {"cluster.world_size": [1, 2]}
     whole = sweep(scenario(sizes), store=Store(tmp_path))

@@ -271,7 +271,7 @@ def documents(draw):
 
 @pytest.mark.slow
 @given(documents())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_anything_gives_a_trace_or_a_line(text):
     import io
     from pathlib import Path

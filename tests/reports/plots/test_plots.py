@@ -66,6 +66,7 @@ def test_a_validation_has_plots_of_its_own():
     assert fitting(two_clusters().of("box")) == both
 
 
+@pytest.mark.long
 def test_a_saved_study_can_be_drawn_but_for_its_trace(sizes, tmp_path):
     sizes.save(tmp_path / "result.json")
     loaded = Study.load(tmp_path / "result.json")

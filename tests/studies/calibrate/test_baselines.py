@@ -57,6 +57,7 @@ def test_the_step_of_one_device_is_found_again_from_any_number_of_ranks(tmp_path
         assert found.low < found.found < found.high
 
 
+@pytest.mark.long
 def test_a_sharded_step_may_be_shorter_than_that_of_one_device():
     """One device updates all parameters, a rank of eight an eighth of them."""
     path = ROOT / "scenarios" / "validation" / "mosaic" / "mosaic-h100_mpt-7b.yaml"

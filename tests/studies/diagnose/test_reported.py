@@ -96,6 +96,7 @@ def test_compute_beyond_its_interval_is_unexplained_and_the_rest_is_not():
     assert "a trace says which" in each["unexplained"].evidence
 
 
+@pytest.mark.long
 def test_communication_without_overlap_is_recognised_and_its_repair_is_simulated():
     """A billion gradients take 25 ms, all of which is exposed where nothing overlaps backward."""
     diagnosis = found(step="220ms", comm="30ms", parameters="1e9")

@@ -277,7 +277,7 @@ OPTIONS = {
 
 @pytest.mark.slow
 @elementwise
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(size=st.integers(0, 40), block=st.integers(1, 50), seed=st.integers(0, 2**32))
 def test_the_size_of_a_block_changes_no_bit(kind, size, block, seed):
     decay = {"weight_decay": 0.1, "maximize": True}

@@ -97,7 +97,7 @@ def test_without_groups_every_parameter_has_the_optimizer_itself(kind, none):
 
 @pytest.mark.slow
 @every_optimizer
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     groups=st.lists(st.lists(st.text("abc*?.", min_size=1), min_size=1), max_size=4),
     name=st.text("abc.", min_size=1),
