@@ -167,7 +167,7 @@ def _trials(stacks: _Stacks) -> Iterator[_Trial]:
     """Yield the possible methods; all but ``full`` with one kind of recomputation."""
     wrong: list[str] = []
     has_any = False
-    for group in methods(stacks.asked, stacks.precision):
+    for group in methods(stacks.request, stacks.precision):
         trials = [_Trial(stacks, method) for method in group]
         wrong += [line for trial in trials for line in trial.problems]
         trials = [trial for trial in trials if not trial.problems]
@@ -177,7 +177,7 @@ def _trials(stacks: _Stacks) -> Iterator[_Trial]:
         elif trials:
             yield _with_best_recompute(trials)
     if not has_any:
-        raise ScenarioError(list(dict.fromkeys(wrong)) or [_nothing_to_try(stacks.asked)])
+        raise ScenarioError(list(dict.fromkeys(wrong)) or [_nothing_to_try(stacks.request)])
 
 
 def _useful_trials(trials: Sequence[_Trial]) -> list[_Trial]:
@@ -311,7 +311,7 @@ class _Stacks:
     def __init__(
         self, request: FitsRequest, place: TrainingNodes, precision: object, gpus: int
     ) -> None:
-        self.asked, self.precision, self.gpus = request, precision, gpus
+        self.request, self.precision, self.gpus = request, precision, gpus
         wanted = next((group[0] for group in methods(request, precision)), None)
         if wanted is None:
             raise ScenarioError(_nothing_to_try(request))
@@ -333,7 +333,7 @@ class _Trial:
 
     def __init__(self, stacks: _Stacks, method: Method) -> None:
         field: Any = AnyStrategy
-        self.stacks, self.method, self.asked = stacks, method, stacks.asked
+        self.stacks, self.method, self.request = stacks, method, stacks.request
         self.strategy: Strategy = TypeAdapter(field).validate_python(method.strategy)
         self.whole = self._with_method(stacks.whole)
         self.memory = _memory(self.whole)
@@ -360,7 +360,7 @@ class _Trial:
         cluster = whole.cluster
         is_one_node = cluster.world_size <= cluster.local_size
         same = self.strategy.same_on_one_node
-        if same is not None and is_one_node and self.asked.strategy is None:
+        if same is not None and is_one_node and self.request.strategy is None:
             return [f"strategy.kind: {self.strategy.kind} on one node is {same}; write {same}."]
         return joint_problems(cluster, whole.workload, whole.strategy, lambda *_: True)
 
@@ -379,8 +379,8 @@ class _Trial:
     @cached_property
     def microbatch(self) -> int:
         """Most samples that surely fit; at least 1."""
-        if self.asked.microbatch:
-            return self.asked.microbatch
+        if self.request.microbatch:
+            return self.request.microbatch
         room = room_for_tensors(self.memory, self.stacks.gpus)
         if _is_uniform(self.strategy):
             return _largest(self.lines, room)
@@ -392,7 +392,7 @@ class _Trial:
     @property
     def has_largest_batch(self) -> bool:
         """Whether the largest micro-batch that is tried fits."""
-        chosen = self.asked.microbatch is None and self.state == "yes"
+        chosen = self.request.microbatch is None and self.state == "yes"
         return chosen and self.microbatch == LARGEST_BATCH
 
     @cached_property

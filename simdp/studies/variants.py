@@ -222,7 +222,7 @@ MEASURED_STEPS = 1  # steps between rebalancings
 class VariantChange(NamedTuple):
     """A change to try: a setting, further ones (``beside``), and a side effect in words (``but``).
 
-    ``family`` is its kind; ``said`` its title, by default the setting.
+    ``family`` is its kind; ``title`` its words, by default the setting.
     """
 
     family: str
@@ -230,7 +230,7 @@ class VariantChange(NamedTuple):
     value: Any
     but: str = ""
     beside: Mapping[str, Any] = {}
-    said: str = ""
+    title: str = ""
 
     def settings(self) -> dict[str, Any]:
         """All settings by dotted key."""
@@ -239,7 +239,7 @@ class VariantChange(NamedTuple):
     def in_words(self) -> str:
         """Title and side effect."""
         but = f" ({self.but})" if self.but else ""
-        return f"{self.said or f'{self.key}: {written(self.value)}'}{but}"
+        return f"{self.title or f'{self.key}: {written(self.value)}'}{but}"
 
 
 def around_stragglers(scenario: Scenario) -> Iterator[VariantChange]:

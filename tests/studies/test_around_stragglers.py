@@ -63,7 +63,7 @@ def test_stragglers_behind_the_node_move_up():
         {"kind": "lognormal", "sigma": 0.1},
     ]
     asked = raw(stragglers, {**NODES, "topology": "full_mesh"})
-    found = {change.said: change.settings() for change in tried(asked) if change.family == "evict"}
+    found = {change.title: change.settings() for change in tried(asked) if change.family == "evict"}
     assert list(found) == ["without node 1", "without node 3", "without node 2"]
     settings = found["without node 1"]
     assert settings["cluster.world_size"] == 6

@@ -179,7 +179,7 @@ class _Study:
     """The scenario on the calibrated machine, at any number of ranks."""
 
     def __init__(self, file: Path, machine: Path, fit: Fit, keys: Sequence[str]) -> None:
-        self.file, self.machine, self.found = file, machine, fit
+        self.file, self.machine, self.fit = file, machine, fit
         self.constants = [
             replace(constant, key=key) for constant, key in zip(fit.constants, keys, strict=True)
         ]
@@ -220,14 +220,14 @@ class _Study:
 
     def _with(self, point: Scenario, raw: dict[str, object], change: float, index: int) -> Scenario:
         """A point with the fitted constants, of which one is changed."""
-        values = self.found.values.copy()
+        values = self.fit.values.copy()
         values[index] *= exp(change)
         return with_values(point, raw, written(self.constants, values), f"--for {self.file}")
 
 
 def _tables(study: _Study, target: Scenario) -> Iterator[Candidate]:
     """Yield tables of two sizes, on the step's number of nodes or fewer."""
-    cluster, noise = target.cluster, max(study.found.noise, NOISE)
+    cluster, noise = target.cluster, max(study.fit.noise, NOISE)
     for nodes in _counts(cluster.num_nodes):
         n = nodes * cluster.local_size
         if n < 2:
@@ -253,7 +253,7 @@ def _steps(study: _Study, target: Scenario) -> Iterator[Candidate]:
         except ScenarioError:
             continue  # batch or placement is impossible on so few ranks
         proposal = Proposal("step", f"the step on {n} ranks", n, (), 0.0)
-        yield Candidate(proposal, study.step_slopes(point), study.found.noise)
+        yield Candidate(proposal, study.step_slopes(point), study.fit.noise)
 
 
 def _counts(most: int) -> list[int]:

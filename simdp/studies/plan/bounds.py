@@ -825,7 +825,7 @@ class Bounds:
         }
         unread = [key for key in groups if key not in self._read]
         done = sum(len(group) for key, group in groups.items() if key in self._read)
-        requests = [self._asked(groups[key]) for key in unread]
+        requests = [self._bound_request(groups[key]) for key in unread]
         for place, outcome in executor.each(demand_of, requests):
             key = unread[place]
             if isinstance(outcome, CompletedItem):
@@ -847,7 +847,7 @@ class Bounds:
                 self._take(group, demand)
         self._spread()
 
-    def _asked(self, group: Sequence[int]) -> BoundRequest:
+    def _bound_request(self, group: Sequence[int]) -> BoundRequest:
         point = self.points[group[0]]
         count = 1 if point.micro_steps == 1 else MICRO_STEPS
         raws = [

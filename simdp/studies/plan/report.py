@@ -191,7 +191,7 @@ class PlanReport:
     """Makes the options and notes of a plan's result."""
 
     def __init__(self, search: Search, player: Player, request: PlanRequest) -> None:
-        self._search, self._player, self._asked = search, player, request
+        self._search, self._player, self._request = search, player, request
         self._left_out = 0
 
     def best(self) -> list[Option]:
@@ -201,7 +201,7 @@ class PlanReport:
         options = []
         for place, point in enumerate(points):
             later = points[place + 1].option if place + 1 < len(points) else None
-            why = why_best(point.option, later, self._asked.goal) if place == 0 or later else ""
+            why = why_best(point.option, later, self._request.goal) if place == 0 or later else ""
             options.append(self.completed(point, why))
         return options
 
@@ -220,7 +220,7 @@ class PlanReport:
 
     def completed(self, point: SearchedPoint, why: str) -> Option:
         """Complete an option with its interval, probabilities and reason."""
-        option, player, limits = point.option, self._player, self._asked.limits
+        option, player, limits = point.option, self._player, self._request.limits
         completed = replace(option, why=why, misses=self._search.misses(point.number, option))
         luck = player.simulated[point.number].luck
         by_luck = chance(option, limits, luck)
@@ -240,7 +240,7 @@ class PlanReport:
         sentence = "misses " + ", ".join(
             f"{name} by {100 * (over - 1):.3g} %" for name, over in misses.items()
         )
-        sure = self._asked.sure
+        sure = self._request.sure
         if sure is None or not any(name in LIMITED for name in misses):
             return sentence
         return f"{sentence} at the time that it does not exceed with {percent(sure, '.3g')}"
@@ -251,10 +251,10 @@ class PlanReport:
         if nearest is not None:
             missed = search.misses(nearest.number, nearest.option)
             return max(missed, key=lambda name: missed[name], default=None)
-        field = GOALS[self._asked.goal]
+        field = GOALS[self._request.goal]
         best = search.meeting()[0].option.value(field)
         gains: dict[str, float] = {}
-        for name in self._asked.limits:
+        for name in self._request.limits:
             other = search.without(name)
             value = None if other is None else other.option.value(field)
             if best is not None and value is not None and value < best:
@@ -264,7 +264,7 @@ class PlanReport:
     def _energy_note(self) -> list[str]:
         """Note how much the best option's energy depends on the power of waiting devices."""
         meeting = self._search.meeting()
-        if not meeting or not (self._asked.goal == "greenest" or self._asked.energy):
+        if not meeting or not (self._request.goal == "greenest" or self._request.energy):
             return []
         point = self._player.simulated[meeting[0].number]
         metrics = point.metrics
@@ -281,7 +281,7 @@ class PlanReport:
 
     def _left_out_devices(self) -> Iterator[str]:
         """Name the devices that have no price, or no power, where the goal or a limit needs it."""
-        request, bounds = self._asked, self._search.bounds
+        request, bounds = self._request, self._search.bounds
         clusters = [(place.scenario.cluster, place.rates) for place in bounds.clusters]
         if request.choices.keys() != bounds.space.choices.keys():  # the catalogue's, by default
             clusters += [(candidate, candidate.rates()) for candidate in catalogue_clusters()]
@@ -303,7 +303,7 @@ class PlanReport:
         kinds = dict.fromkeys(way.kind for way in strategies if way.steps_together > 1)
         if kinds:
             notes.append(f"steps of {', '.join(kinds)} are means over whole periods")
-        if self._asked.limits.keys() & LIMITED.keys() and None in self._player.intervals.values():
+        if self._request.limits.keys() & LIMITED.keys() and None in self._player.intervals.values():
             notes.append(
                 "where the machine is not calibrated, chances count the luck of runs alone"
             )

@@ -389,7 +389,7 @@ class _BoundsCache:
     def __init__(
         self, space: Space, request: PlanRequest, need_of: NeedOf, executor: PointExecutor
     ) -> None:
-        self._space, self._asked = space, request
+        self._space, self._request = space, request
         self._need_of, self._executor = need_of, executor
         self.seen: dict[int, _TrialValue | None] = {}
         self.points: dict[int, PlanPoint] = {}
@@ -420,10 +420,10 @@ class _BoundsCache:
             if not bounds.is_possible[place]:
                 continue
             least = {field: float(getattr(bounds, name)[place]) for field, name in FIELDS.items()}
-            fields = (GOALS[self._asked.goal], *WAYS)
+            fields = (GOALS[self._request.goal], *WAYS)
             ways = [least[field] if isfinite(least[field]) else HUGE for field in fields]
-            room = min(float(bounds.room[place]), self._asked.memory or inf)
-            limits = {**self._asked.limits, "memory": room}
+            room = min(float(bounds.room[place]), self._request.memory or inf)
+            limits = {**self._request.limits, "memory": room}
             over = {
                 name: min(least[LIMITS[name]] / limit - 1, HUGE) for name, limit in limits.items()
             }

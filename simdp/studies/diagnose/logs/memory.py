@@ -84,7 +84,7 @@ def _failure(
 class Shown(NamedTuple):
     """What all findings of a failure say."""
 
-    asked: str
+    symptom: str
     expected: str
     obtained: str
     ranks: tuple[int, ...]
@@ -93,7 +93,7 @@ class Shown(NamedTuple):
         """A cause of the failure: its reason and its remedy."""
         return Finding.in_text(
             cause,
-            f"{self.asked}{why}",
+            f"{self.symptom}{why}",
             self.ranks,
             expected=self.expected,
             obtained=self.obtained,
