@@ -45,12 +45,12 @@ def current_key(key: str, advises: bool = True) -> str:
     return ".".join([*parents, new])
 
 
-def with_current_keys(value: Any, advises: bool = True, parent: str = "") -> Any:
+def with_current_keys(value: object, advises: bool = True, parent: str = "") -> Any:
     """Copy plain data, such as a sweep or a saved scenario, with current names of all keys.
 
     Parameters
     ----------
-    value : Any
+    value : object
         Mappings, whose keys may be dotted, lists and plain values.
     advises : bool
         Whether to warn of old keys.
@@ -93,7 +93,7 @@ def short_key(key: str) -> str:
 MAX_WRITTEN = 16  # entries of a list shown in a label
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """Format a value in short: ``{kind: fsdp, units: whole}`` is ``fsdp(units=whole)``."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "none"}[value]
@@ -108,6 +108,6 @@ def written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def format_settings(chosen: Mapping[str, Any]) -> str:
+def format_settings(chosen: Mapping[str, object]) -> str:
     """Format all settings of a point: ``cluster.world_size=8, strategy=ddp``."""
     return ", ".join(f"{key}={written(value)}" for key, value in chosen.items())

@@ -25,7 +25,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 from simdp.errors import (
     PRECISIONS,
@@ -157,7 +157,7 @@ def problem(message: str) -> PydanticCustomError:
 
 
 def _with_current_keys(
-    data: Mapping[Any, Any], unknown: Sequence[object], known: Sequence[str]
+    data: Mapping[object, object], unknown: Sequence[object], known: Sequence[str]
 ) -> tuple[dict[Any, Any], list[InitErrorDetails]]:
     """Give old keys their current names; a key under both names is an error."""
     from simdp.keys import KEYS, advise_key
@@ -190,7 +190,7 @@ class Spec(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _refuse_unknown_keys(cls, data: Any, handler: ModelWrapValidatorHandler[S]) -> S:
+    def _refuse_unknown_keys(cls, data: object, handler: ModelWrapValidatorHandler[S]) -> S:
         """Report unknown keys with a hint, together with every other problem of the value."""
         if not isinstance(data, Mapping) or cls.model_config.get("extra") != "forbid":
             return handler(data)
@@ -256,7 +256,7 @@ class one_of:  # noqa: N801  reads as a word in annotations
         family: str,
         table: Mapping[str, type[Spec]],
         default: str | None = None,
-        presets: Mapping[str, Mapping[str, Any]] | None = None,
+        presets: Mapping[str, Mapping[str, object]] | None = None,
         shared: bool = False,
         by_key: bool = False,
     ) -> None:
@@ -265,7 +265,7 @@ class one_of:  # noqa: N801  reads as a word in annotations
         self._made: dict[str, Spec] = {}
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
+        self, source: object, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         return core_schema.with_info_plain_validator_function(
             self.validate,
@@ -275,20 +275,20 @@ class one_of:  # noqa: N801  reads as a word in annotations
             ),
         )
 
-    def validate(self, value: Any, info: core_schema.ValidationInfo) -> Spec:
+    def validate(self, value: object, info: core_schema.ValidationInfo) -> Spec:
         """Make the member that a value names; the validators of the others are never built."""
-        value = self.expand(value)
-        kind = value.kind if isinstance(value, Spec) else value["kind"]  # type: ignore[attr-defined]
+        chosen = self.expand(value)
+        kind = chosen.kind if isinstance(chosen, Spec) else chosen["kind"]  # type: ignore[attr-defined]
         member = self._find(str(kind))
         if member is None:
             raise problem(unknown_name(self.family, kind, self.known()))
-        if not self.shared or isinstance(value, Spec):
-            return member.model_validate(value, context=info.context)
-        key = repr(value)
+        if not self.shared or isinstance(chosen, Spec):
+            return member.model_validate(chosen, context=info.context)
+        key = repr(chosen)
         if key not in self._made:
             if len(self._made) >= MAX_SHARED:
                 self._made.clear()
-            self._made[key] = member.model_validate(value, context=info.context)
+            self._made[key] = member.model_validate(chosen, context=info.context)
         return self._made[key]
 
     def _find(self, kind: str) -> type[Spec] | None:
@@ -306,17 +306,17 @@ class one_of:  # noqa: N801  reads as a word in annotations
         outside = self.table.offered() if isinstance(self.table, Family) else []
         return sorted({*self.table, *self.presets, *outside})
 
-    def member(self, value: Any) -> type[Spec] | None:
+    def member(self, value: object) -> type[Spec] | None:
         """The class that a value names, as in a file or made; None where it names none."""
         if value is None and "none" not in self.table:  # no reason to look through packages
             return None
         try:
-            value = self.expand(value)
+            chosen = self.expand(value)
         except PydanticCustomError:
             return None
-        return type(value) if isinstance(value, Spec) else self._find(str(value["kind"]))
+        return type(chosen) if isinstance(chosen, Spec) else self._find(str(chosen["kind"]))
 
-    def expand(self, value: Any) -> Any:
+    def expand(self, value: object) -> Any:
         """Turn the short form ``ring`` into ``{kind: ring}`` and check the kind."""
         if isinstance(value, Spec):
             return value
@@ -375,11 +375,11 @@ class from_catalogue:  # noqa: N801
         self.family, self.names, self.read, self.unknown = family, names, read, unknown
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
+        self, source: object, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         return core_schema.no_info_before_validator_function(self.expand, handler(source))
 
-    def expand(self, value: Any) -> Any:
+    def expand(self, value: object) -> Any:
         """Replace a catalogue name by its entry."""
         if not isinstance(value, str):
             return value
@@ -416,7 +416,7 @@ class Quantity:
         self.dimension, self.minimum, self.exclusive = dimension, minimum, exclusive
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
+        self, source: object, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
             self.validate,
@@ -547,7 +547,7 @@ def _place(location: Sequence[int | str], raw: object) -> tuple[str, ...]:
     return tuple(parts)
 
 
-_PHRASES = {
+_PHRASES: dict[str, str] = {
     "missing": "is required but was not given; add it.",
     **dict.fromkeys(
         ["int_type", "int_parsing", "int_from_float"], "{given} is not a whole number."
@@ -568,22 +568,22 @@ _PHRASES = {
 }
 
 
-_MISSING = {
+_MISSING: dict[str | int, str] = {
     "dataset": "is required but was not given; add one, or write numerics: false at the top of "
     "the file, for times alone."
 }
 """Keys that another one makes superfluous."""
 
 
-def say(detail: Any) -> str:
+def say(detail: ErrorDetails) -> str:
     """Phrase one of pydantic's errors."""
     context = dict(detail.get("ctx") or {})
     if "message" in context:
         return str(context["message"])
     given = shown(detail["input"])
     phrase = _PHRASES.get(detail["type"])
-    if detail["type"] == "missing":
-        phrase = _MISSING.get(detail["loc"][-1], phrase)
+    if detail["type"] == "missing" and detail["loc"][-1] in _MISSING:
+        phrase = _MISSING[detail["loc"][-1]]
     if detail["type"] == "literal_error":
         return _not_allowed(detail["input"], str(context["expected"]), detail["loc"])
     if phrase is None:

@@ -37,11 +37,11 @@ SETTINGS: dict[str, Any] = {
 class Commands(TyperGroup):
     """Group of the commands in the table; imports each on first use."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         """Their names."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: object, cmd_name: str) -> Any:
         """Load one of them."""
         if cmd_name not in COMMANDS:
             return None
@@ -229,8 +229,8 @@ def _show(
     seen: set[str],
     message: Warning | str,
     category: type[Warning],
-    *where: Any,
-    **options: Any,
+    *where: object,
+    **options: object,
 ) -> None:
     """Print the advice on an old key once, in one line; show other warnings as Python does."""
     from simdp.keys import OldKeyWarning

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,6 +18,8 @@ from simdp.cli.completion import SCENARIOS
 from simdp.errors import ScenarioError, one_line
 
 if TYPE_CHECKING:
+    from simdp.files.documents import AddFile
+    from simdp.reports.theme import Drawn
     from simdp.results.result import Columns
     from simdp.scenario.root import Scenario
     from simdp.studies.store import Store
@@ -187,7 +189,7 @@ STOPPED = 130
 """Exit status of a run that Ctrl-C ended."""
 
 
-def show(renderable: Any) -> None:
+def show(renderable: object) -> None:
     """Print a Rich renderable."""
     from rich.console import Console
 
@@ -248,7 +250,7 @@ def parsed_model(text: str, option: str) -> Any:
     return parse_yaml(text, option)
 
 
-def _with_catalogue_devices(key: str, value: Any) -> Any:
+def _with_catalogue_devices(key: str, value: object) -> Any:
     """Replace a driver's name of a device, as the value of a key, by the catalogue's."""
     if not re.search(r"(^|\.)device(\.\d+)?$", key):
         return value
@@ -296,7 +298,11 @@ def listed_values(
 
 
 def folder_of(
-    out: Path | None, scenario: Path, settings: Mapping[str, Any], swept: Collection[str], end: str
+    out: Path | None,
+    scenario: Path,
+    settings: Mapping[str, object],
+    swept: Collection[str],
+    end: str,
 ) -> Path:
     """Choose the folder for files before a scenario is checked: its name, and an ending."""
     from simdp.scenario.overrides import as_written
@@ -307,7 +313,7 @@ def folder_of(
     return Path("runs") / f"{as_written(find(scenario), settings, swept)['name']}-{end}"
 
 
-def write_text(stream: Any, text: str) -> None:
+def write_text(stream: IO[bytes], text: str) -> None:
     """Write text to a binary stream."""
     stream.write(text.encode())
 
@@ -339,7 +345,7 @@ def reproduction(
     return words
 
 
-def add_page(add: Any, document: Any, **more: Any) -> None:
+def add_page(add: AddFile, document: object, **more: object) -> None:
     """Add the page that people share to the files of a command.
 
     Parameters
@@ -356,7 +362,7 @@ def add_page(add: Any, document: Any, **more: Any) -> None:
     add("report.html", lambda stream: write(document, stream, **more))
 
 
-def add_pictures(add: Any, document: Any) -> None:
+def add_pictures(add: AddFile, document: Drawn) -> None:
     """Add the pictures that a document has the data for to the files of a command."""
     from simdp.reports.plots import fitting, render
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -86,6 +86,17 @@ StepTime = Annotated[
 ]
 
 
+class SourceOptions(NamedTuple):
+    """Options of what is extrapolated."""
+
+    device: str | None
+    machine: str | None
+    microbatch: int | None
+    gradients: str | None
+    step_time: str | None
+    settings: list[str] | None
+
+
 def extrapolate(
     sources: Sources,
     gpus: Gpus,
@@ -116,14 +127,7 @@ def extrapolate(
     folder = out or Path("runs") / f"{Path(sources[0]).stem}-extrapolate"
     check_folder(folder, "extrapolation.json", *map(Path, sources))
     shared = Shared(workers, scheduler, go_on, store)
-    given = {
-        "--device": device,
-        "--machine": machine,
-        "--microbatch": microbatch,
-        "--gradients": gradients,
-        "--step-time": step_time,
-        "--set": settings,
-    }
+    given = SourceOptions(device, machine, microbatch, gradients, step_time, settings)
     with (
         _recording(sources, request.machines, given) as recording,
         shared.store(out, quiet) as kept,
@@ -168,7 +172,7 @@ def _command(sources: list[str], gpus: str, on: str | None, strategy: str | None
 
 @contextmanager
 def _recording(
-    sources: list[str], machines: Any, given: dict[str, Any]
+    sources: list[str], machines: Sequence[str], given: SourceOptions
 ) -> Iterator[SourceRecording]:
     """Make the recording of a script, a scenario or traces, in a temporary folder."""
     from simdp.scenario.shipped import names
@@ -185,32 +189,31 @@ def _recording(
     _refuse_unsuited(sources, is_traces, given)
     with TemporaryDirectory() as folder:
         if is_traces:
-            size = given["--gradients"]
             yield recording_of_traces(
                 [Path(path) for path in sources],
                 Path(folder),
-                machine=given["--machine"],
-                device=given["--device"],
-                microbatch=given["--microbatch"] or 1,
-                gradients=None if size is None else size_of(size),
+                machine=given.machine,
+                device=given.device,
+                microbatch=given.microbatch or 1,
+                gradients=None if given.gradients is None else size_of(given.gradients),
             )
             return
-        time = given["--step-time"]
+        time = given.step_time
         several: dict[str, Any] = {
             "step_time": None if time is None else parse_step_time(time),
-            "device": given["--device"],
+            "device": given.device,
         }
         if first.suffix in SCRIPT:
             from simdp.cli.torchrun import record_script
 
             file = Path(folder) / "recording.yaml"
-            record_script(sources[0], sources[1:], file, _cluster(machines, given["--device"]))
+            record_script(sources[0], sources[1:], file, _cluster(machines, given.device))
             several |= {"kind": "script", "source": sources[0]}
             first = file
-        yield recording_of_scenario(first, overrides_of(given["--set"]), **several)
+        yield recording_of_scenario(first, overrides_of(given.settings), **several)
 
 
-def _cluster(machines: Any, device: str | None) -> Path:
+def _cluster(machines: Sequence[str], device: str | None) -> Path:
     """Machine of the one GPU that a script is recorded on."""
     from simdp.cluster.hardware import device_option
     from simdp.studies.methods import machine_with
@@ -222,16 +225,20 @@ def _cluster(machines: Any, device: str | None) -> Path:
     return Path(machines[0])
 
 
-def _refuse_unsuited(sources: list[str], is_traces: bool, given: dict[str, Any]) -> None:
+def _refuse_unsuited(sources: list[str], is_traces: bool, given: SourceOptions) -> None:
     """Refuse options of another kind of source."""
-    of_traces = ("--machine", "--microbatch", "--gradients")
-    wrong = ("--step-time", "--set") if is_traces else of_traces
+    of_traces = {
+        "--machine": given.machine,
+        "--microbatch": given.microbatch,
+        "--gradients": given.gradients,
+    }
+    others = {"--step-time": given.step_time, "--set": given.settings}
     what = "traces" if is_traces else "a script or scenario"
     of = "scripts and scenarios" if is_traces else "traces"
     lines = [
         f"{option}: is of {of}, and {sources[0]} is {what}; leave it out."
-        for option in wrong
-        if given[option]
+        for option, value in (others if is_traces else of_traces).items()
+        if value
     ]
     if Path(sources[0]).suffix in SCENARIO and len(sources) > 1:
         lines.append(f"{sources[1]}: one scenario is extrapolated at a time; leave the others out.")

@@ -131,7 +131,10 @@ def _options(given: Mapping[str, object]) -> dict[str, str]:
 
 
 def _write(
-    plans: PlanResult, folder: Path, scenarios: Mapping[str, Mapping[str, Any]], command: list[str]
+    plans: PlanResult,
+    folder: Path,
+    scenarios: Mapping[str, Mapping[str, object]],
+    command: list[str],
 ) -> None:
     from simdp.files import format_yaml, whole_files
 

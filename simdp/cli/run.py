@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -161,7 +161,7 @@ def _command(scenario: Path, settings: list[str] | None, fabric: str, part: RunP
 
 
 def _refuse_unsuited(
-    scenario: Scenario, weights: bool, state_options: dict[str, Any], shared: list[str]
+    scenario: Scenario, weights: bool, state_options: Mapping[str, object], shared: list[str]
 ) -> None:
     """Refuse options that only a sweep has, or only a run without one."""
     part = [option for option, value in state_options.items() if value is not None]

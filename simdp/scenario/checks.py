@@ -16,6 +16,7 @@ from simdp.collectives import Collectives
 from simdp.errors import shown, unknown_name
 from simdp.job.recovery import Checkpoint, Elastic, ReplicaGroups
 from simdp.job.targets import LossReached, Target
+from simdp.scenario.overrides import Raw
 from simdp.scenario.placement import among_others, group_layout, layout, wiring_of, wiring_of_groups
 from simdp.scenario.root import Scenario
 from simdp.spec import Problem
@@ -209,7 +210,7 @@ def sure(doubts: list[tuple[str, ...]], *places: tuple[str, ...]) -> bool:
     )
 
 
-def remove_invalid(raw: dict[str, Any], invalid: Problem) -> tuple[str, ...] | None:
+def remove_invalid(raw: Raw, invalid: Problem) -> tuple[str, ...] | None:
     """Remove invalid keys and return their paths; an entry of a list removes the list too."""
     place = invalid.place if invalid.unknown is None else (*invalid.place, invalid.unknown)
     here: Any = raw

@@ -58,7 +58,7 @@ WITHOUT_SHARING = ("switch", "rail_optimised", "fat_tree")
 """Networks between nodes in which rings of consecutive nodes share no link."""
 
 
-def without_data(data: Any) -> Any:
+def without_data(data: object) -> object:
     """Remove the data set requirement of a time-only job; return any other scenario unchanged."""
     if not isinstance(data, Mapping) or data.get("numerics") is not False:
         return data
@@ -120,7 +120,7 @@ def derived_defaults(parts: ScenarioParts, base: Path) -> dict[str, Any]:
 def usual_times(
     cluster: Cluster,
     collectives: Collectives,
-    written: Mapping[str, Any],
+    written: Mapping[str, object],
     base: Path,
     swept: Collection[str] = (),
     among_jobs: bool = False,
@@ -137,7 +137,7 @@ def usual_times(
 
 def by_nccl(
     cluster: Cluster,
-    written: Mapping[str, Any],
+    written: Mapping[str, object],
     swept: Collection[str] = (),
     chosen: Collection[str] = (),
 ) -> tuple[str, ...] | None:

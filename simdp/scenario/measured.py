@@ -111,19 +111,19 @@ TimesBySize = Annotated[dict[PositiveBytes, PositiveSeconds], Field(min_length=1
 RatesBySize = Annotated[dict[PositiveBytes, Bandwidth], Field(min_length=1)]
 
 
-def _times(value: Any) -> Times:
+def _times(value: object) -> Times:
     """Read ``{1 MiB: 50 us, ...}``."""
     return _by_size(value, "time", "times, such as {1 MiB: 50 us}", lambda nbytes, time: time)
 
 
-def _times_of_rates(value: Any) -> Times:
+def _times_of_rates(value: object) -> Times:
     """Read ``{1 MiB: 20 GB/s, ...}``: sizes over times."""
     example = "bandwidths, such as {1 MiB: 20 GB/s}"
     return _by_size(value, "bandwidth", example, lambda nbytes, rate: nbytes / rate)
 
 
 def _by_size(
-    value: Any, dimension: str, example: str, seconds_of: Callable[[float, float], float]
+    value: object, dimension: str, example: str, seconds_of: Callable[[float, float], float]
 ) -> Times:
     if isinstance(value, tuple):
         return value

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from simdp.cluster.hardware import DEVICES, LINKS, MACHINES, is_file, is_known, read_machine
 from simdp.collectives import FAMILIES, has_cost, named
@@ -24,6 +24,10 @@ from simdp.keys import current_key, old_keys, with_current_keys
 from simdp.scenario.shipped import find, names
 
 Raw = dict[str, Any]
+"""A scenario, or a part of it, as plain data."""
+
+Branch = Raw | list[Any]
+"""A value in plain data that has others inside."""
 
 MAX_POINTS = 10_000
 
@@ -160,7 +164,7 @@ def _joined(below: Raw, value: Raw) -> Raw:
 
 
 def as_written(
-    file: Path, overrides: Mapping[str, Any] | None = None, swept: Collection[str] = ()
+    file: Path, overrides: Mapping[str, object] | None = None, swept: Collection[str] = ()
 ) -> Raw:
     """Read a scenario as plain data, with keys set, without checks.
 
@@ -198,7 +202,7 @@ def with_current_sweep(raw: Raw) -> Raw:
         raise ScenarioError([f"sweep: {error}"]) from None
 
 
-def override(raw: Raw, key: str, value: Any) -> None:
+def override(raw: Raw, key: str, value: object) -> None:
     """Set a key permanently and remove it from the sweep.
 
     The rest after ``sweep.`` is one key of the sweep, with its dots. Arguments as in `set_key`.
@@ -214,7 +218,7 @@ def override(raw: Raw, key: str, value: Any) -> None:
         set_key(raw, key, value)
 
 
-def set_key(raw: Raw, key: str, value: Any) -> None:
+def set_key(raw: Raw, key: str, value: object) -> None:
     """Set a dotted key in a scenario as plain data, in place; short forms on its way are expanded.
 
     Parameters
@@ -223,7 +227,7 @@ def set_key(raw: Raw, key: str, value: Any) -> None:
         The scenario.
     key : str
         For example ``"cluster.stragglers.0.factor"``.
-    value : Any
+    value : object
         A YAML value.
 
     Raises
@@ -236,18 +240,19 @@ def set_key(raw: Raw, key: str, value: Any) -> None:
         raise ScenarioError(
             [f"{key}: leads through {len(parents)} keys; there are {MAX_DEPTH} at most."]
         )
-    here: Any = raw
+    here: Branch = raw
     for depth, part in enumerate(parents):
         here = _enter(here, part, ".".join(parents[: depth + 1]), key)
     place = _index(here, last, key)
     if last == "kind" and isinstance(here, dict) and here.get("kind") != value:
         here.clear()
-    for old in old_keys(last) if isinstance(here, dict) else ():
-        here.pop(old, None)
+    if isinstance(here, dict):
+        for old in old_keys(last):
+            here.pop(old, None)
     here[place] = copy.deepcopy(value)
 
 
-def _index(here: Any, part: str, key: str) -> Any:
+def _index(here: Branch, part: str, key: str) -> Any:
     if isinstance(here, dict):
         return part
     if not (part.isascii() and part.isdecimal()) or int(part) >= len(here):
@@ -257,7 +262,7 @@ def _index(here: Any, part: str, key: str) -> Any:
     return int(part)
 
 
-def _enter(here: Any, part: str, path: str, key: str) -> Any:
+def _enter(here: Branch, part: str, path: str, key: str) -> Branch:
     place = _index(here, part, key)
     inner = here.get(place) if isinstance(here, dict) else here[place]
     if inner is None or isinstance(inner, bool):
@@ -274,7 +279,7 @@ def _enter(here: Any, part: str, path: str, key: str) -> Any:
 
 
 def override_all(
-    raw: Raw, settings: Mapping[str, Any], base: Path, swept: Collection[str] = ()
+    raw: Raw, settings: Mapping[str, object], base: Path, swept: Collection[str] = ()
 ) -> Raw:
     """Set keys permanently, including those inside the values of the scenario's machine.
 
@@ -361,7 +366,7 @@ def sweep_problems(raw: Raw) -> list[str]:
     return lines
 
 
-def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
+def move_paths(value: object, base: Path, folder: Path, key: str = "") -> Any:
     """Rewrite absolute paths and paths relative to ``base`` relative to ``folder``."""
     if isinstance(value, dict):
         return {
@@ -370,10 +375,10 @@ def move_paths(value: Any, base: Path, folder: Path, key: str = "") -> Any:
         }
     if isinstance(value, list):
         return [move_paths(inner, base, folder, key) for inner in value]
-    return os.path.relpath(base / value, folder) if _names_file(key, value) else value
+    return os.path.relpath(base / value, folder) if _names_file(value, key) else value
 
 
-def named_files(value: Any, base: Path, key: str = "") -> list[Path]:
+def named_files(value: object, base: Path, key: str = "") -> list[Path]:
     """Return every file named in a scenario as plain data, and those named in an index among them.
 
     Relative paths start from ``base``.
@@ -383,11 +388,11 @@ def named_files(value: Any, base: Path, key: str = "") -> list[Path]:
     elif isinstance(value, list):
         inner = [(key, part) for part in value]
     else:
-        return [base / value, *shards_of(base / value)] if _names_file(key, value) else []
+        return [base / value, *shards_of(base / value)] if _names_file(value, key) else []
     return [path for name, part in inner for path in named_files(part, base, name)]
 
 
-def _names_file(key: str, value: Any) -> bool:
+def _names_file(value: object, key: str) -> TypeGuard[str]:
     if not isinstance(value, str):
         return False
     return key in ("path", "weights") or (key == "machine" and is_file(value))

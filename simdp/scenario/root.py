@@ -129,7 +129,7 @@ class Scenario(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _times_need_no_data(cls, data: Any) -> Any:
+    def _times_need_no_data(cls, data: object) -> object:
         return without_data(data)
 
     @field_validator("name")
@@ -143,7 +143,7 @@ class Scenario(Spec):
 
     @field_validator("numerics", mode="before")
     @classmethod
-    def _where_there_are_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+    def _where_there_are_numbers(cls, value: object, info: ValidationInfo) -> object:
         workload: Workload | None = info.data.get("workload")
         timed = workload is not None and workload.model.timed
         no_data = workload is not None and workload.dataset.kind == "none"
