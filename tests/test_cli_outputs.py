@@ -99,7 +99,7 @@ WRITES = {
     ("diagnose", "--out"): (DIAGNOSE, "studies.diagnose.reported:diagnose_reported"),
     ("diagnose", "--html"): (DIAGNOSE, "studies.diagnose.reported:diagnose_reported"),
     ("audit", "--html"): (["audit", "one.yaml"], "studies.audit:audit_scenario"),
-    ("replay", "--out"): (["replay", "rank0.json"], "studies.replay:replay_of"),
+    ("replay", "--out"): (["replay", "rank0.json"], "studies.replay.scenario:replay_of"),
     ("extrapolate", "--out"): (EXTRAPOLATE, "studies.extrapolate:extrapolate"),
     ("extrapolate", "--store"): (EXTRAPOLATE, "studies.extrapolate:extrapolate"),
     ("exec", "--out"): (["exec", "program.py"], "distributed.launch:run_script"),

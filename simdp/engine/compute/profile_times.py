@@ -15,7 +15,6 @@ from simdp.strategies.base import Strategy
 from simdp.workload import Workload
 from simdp.workload.compute import BACKWARD_OPERATORS, FromMeasurements, FromProfile, time_at
 from simdp.workload.layers.base import Shape
-from simdp.workload.layers.operator import TimedLayer
 from simdp.workload.step_costs import time_beside_compute
 
 
@@ -126,6 +125,8 @@ class ProfileTimes:
     """
 
     def __init__(self, workload: Workload, roofline: Roofline) -> None:
+        from simdp.workload.layers.operator import TimedLayer  # few models have them
+
         assert isinstance(workload.compute, FromProfile)
         layers = [call.layer for call in workload.graph.calls]
         timed = [layer for layer in layers if isinstance(layer, TimedLayer)]

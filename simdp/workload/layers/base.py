@@ -423,6 +423,11 @@ class Layer(Module):
         return "product" if self.autocast == "lower" else "no"
 
     @property
+    def vocabulary(self) -> int | None:
+        """Number of tokens that it looks up; None for a layer of other numbers."""
+        return None
+
+    @property
     def constant_nbytes(self) -> float:
         """Bytes held besides parameters and buffers, in full on every rank."""
         return 0.0
@@ -487,6 +492,18 @@ class Layer(Module):
     def evaluated(self) -> Layer:
         """The layer in torch's ``eval()`` mode, with the same tensors."""
         return self
+
+
+class WithoutNumbers(Layer):
+    """Base of layers with costs alone; the scenario's checks reject runs with numbers."""
+
+    family = "unknown"
+
+    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
+        raise AssertionError(f"{self.name} has costs but no numbers")
+
+    def backward(self, run: Pass, saved: object, dy: Array, needs: Needs) -> Gradients:
+        raise AssertionError(f"{self.name} has costs but no numbers")
 
 
 class KeepsInput(Layer):

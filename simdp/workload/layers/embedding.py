@@ -82,6 +82,10 @@ class Embedding(KeepsInput, EmbeddingTable):
         check_token("padding_idx", self.padding_idx, self.num_embeddings)
         return self
 
+    @property
+    def vocabulary(self) -> int | None:
+        return self.num_embeddings
+
     def zero_row(self) -> int | None:
         return self.padding_idx
 

@@ -25,6 +25,7 @@ from simdp.workload.layers.base import (
     Pass,
     Shape,
     ShapeError,
+    WithoutNumbers,
     axis_of,
     blocks,
     constant,
@@ -33,7 +34,6 @@ from simdp.workload.layers.base import (
     normal,
     uniform,
 )
-from simdp.workload.layers.operator import WithoutNumbers
 
 FEW_ROWS = 128
 """Up to this many rows, (W x^T)^T is up to twice as fast as x W^T; beyond, it is slower."""

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from simdp.arrays import Array
 from simdp.spec import Bool, Float, Int
 from simdp.workload.layers.base import (
     Buffer,
-    Gradients,
     Kept,
     Kernel,
-    Layer,
     Needs,
     Parameter,
-    Pass,
     Shape,
+    WithoutNumbers,
     constant,
 )
 
@@ -75,18 +72,6 @@ class Held(NamedTuple):
     name: str
     shape: tuple[Count, ...]
     integer: Bool = False
-
-
-class WithoutNumbers(Layer):
-    """Base of layers with costs alone; the scenario's checks reject runs with numbers."""
-
-    family = "unknown"
-
-    def forward(self, run: Pass, *inputs: Array) -> tuple[Array, Any]:
-        raise AssertionError(f"{self.name} has costs but no numbers")
-
-    def backward(self, run: Pass, saved: object, dy: Array, needs: Needs) -> Gradients:
-        raise AssertionError(f"{self.name} has costs but no numbers")
 
 
 class Operator(WithoutNumbers):

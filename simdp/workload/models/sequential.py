@@ -23,7 +23,6 @@ from simdp.workload.layers.base import (
     check_names,
     numbered,
 )
-from simdp.workload.layers.embedding import Embedding
 from simdp.workload.layers.linear import Linear
 from simdp.workload.models.base import Model
 
@@ -176,7 +175,7 @@ class Sequential(Model):
     def _tokens_are_looked_up_first(self) -> Self:
         graph = self.graph
         for call in graph.calls:
-            if isinstance(call.layer, Embedding) and call.inputs[0] >= len(graph.inputs):
+            if call.layer.vocabulary is not None and call.inputs[0] >= len(graph.inputs):
                 raise problem(
                     f"layers: {call.layer.name} looks up tokens, but the layers before it make "
                     "other numbers; put it first."
@@ -202,8 +201,7 @@ class Sequential(Model):
         return {"x": (first.in_features,) if isinstance(first, Linear) else None}
 
     def num_tokens(self, name: str) -> int | None:
-        first = self.graph.calls[0].layer
-        return first.num_embeddings if isinstance(first, Embedding) else None
+        return self.graph.calls[0].layer.vocabulary
 
     def how_to_give_shapes(self) -> str:
         return "add input_shape, for example input_shape: [3, 32, 32]."
