@@ -25,7 +25,7 @@ import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.reports.figures import consecutive
-from simdp.reports.rank_rows import changes, slow_ranks, waited
+from simdp.reports.rank_rows import slow_ranks, waited
 from simdp.reports.trace_names import STREAM, Words, device_name, machine_name
 from simdp.results.memory import usage
 from simdp.results.result import Result
@@ -37,6 +37,7 @@ from simdp.results.trace import (
     SETUP,
     SpanBlock,
     Trace,
+    changes,
     lane_name,
 )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Array, Bools, Floats
+from simdp.arrays import Bools, Floats, Ints
 from simdp.reports.figures import percent
 from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.result import Result
@@ -40,21 +40,12 @@ class RankSpan(NamedTuple):
     call: CallSize | None  # the collective call of the span
 
 
-def changes(*columns: Array) -> Bools:
-    """Mark the rows in which a column differs from the row before; the first row is marked."""
-    new = np.ones(len(columns[0]), dtype=bool)
-    new[1:] = False
-    for column in columns:
-        new[1:] |= column[1:] != column[:-1]
-    return new
-
-
 def waited(columns: Columns) -> Bools:
     """Mark the spans of collectives that begin with a wait; ``columns`` are in order."""
-    rank, lane, name, activity = (columns[key] for key in ("rank", "lane", "name", "activity"))
+    rank, lane, name, activity = columns.rank, columns.lane, columns.name, columns.activity
     is_late = np.zeros(len(rank), dtype=bool)
     same = (rank[1:] == rank[:-1]) & (lane[1:] == lane[:-1]) & (name[1:] == name[:-1])
-    same &= columns["start"][1:] == columns["end"][:-1]
+    same &= columns.start[1:] == columns.end[:-1]
     is_late[1:] = same & (activity[:-1] == WAIT) & (activity[1:] == COMM)
     return is_late
 
@@ -70,50 +61,47 @@ def rows_of(trace: Trace, ranks: Sequence[int]) -> Iterator[tuple[int, list[Rank
         yield from ((rank, []) for rank in ranks)
         return
     lengths = [len(block.ranks) for block in blocks]
-    columns = columns_of(blocks)
-    columns["block"] = np.repeat(np.arange(len(blocks)), lengths)
     launched = [
         b.asked if isinstance(b.asked, np.ndarray) else np.full(n, b.asked)
         for b, n in zip(blocks, lengths, strict=True)
     ]
-    columns["asked"] = np.concatenate(launched)
-    columns = _whole(columns)
+    block_numbers = np.repeat(np.arange(len(blocks)), lengths)
+    columns, block_numbers = _whole(columns_of(blocks), np.concatenate(launched), block_numbers)
     for rank in ranks:
-        first, end = np.searchsorted(columns["rank"], [rank, rank + 1])
-        part = {key: column[first:end] for key, column in columns.items()}
-        yield rank, _rows(part, trace.names, [block.call for block in blocks])
+        of_rank = slice(*np.searchsorted(columns.rank, [rank, rank + 1]))
+        calls = [blocks[number].call for number in block_numbers[of_rank]]
+        yield rank, _rows(columns.at(of_rank), trace.names, calls)
 
 
-def _whole(columns: Columns) -> Columns:
+def _whole(columns: Columns, launched: Floats, block_numbers: Ints) -> tuple[Columns, Ints]:
     """Merge waits into the collectives that end them, and order all as the host does."""
-    order = np.lexsort([columns[key] for key in ("activity", "end", "start", "lane", "rank")])
-    columns = {key: column[order] for key, column in columns.items()}
-    at = np.flatnonzero(waited(columns))
-    columns["start"] = columns["start"].copy()
-    columns["start"][at] = columns["start"][at - 1]
+    c = columns
+    order = np.lexsort([c.activity, c.end, c.start, c.lane, c.rank])
+    c = c.at(order)
+    at = np.flatnonzero(waited(c))
+    start = c.start.copy()
+    start[at] = start[at - 1]
     kept = np.ones(len(order), dtype=bool)
     kept[at - 1] = False
-    columns = {key: column[kept] for key, column in columns.items()}
-    launched: Floats = np.fmin(columns["asked"], columns["start"])
-    is_work = columns["lane"] == COMPUTE_LANE
+    c, order = c._replace(start=start).at(kept), order[kept]
+    instants: Floats = np.fmin(launched[order], c.start)
     # Order at one instant: spans that end, the launched collective, spans that begin.
-    order = np.lexsort([columns["end"], columns["start"], is_work, launched, columns["rank"]])
-    return {key: column[order] for key, column in columns.items()}
+    by_host = np.lexsort([c.end, c.start, c.lane == COMPUTE_LANE, instants, c.rank])
+    return c.at(by_host), block_numbers[order[by_host]]
 
 
 def _rows(
     columns: Columns, names: Sequence[str], calls: Sequence[CallSize | None]
 ) -> list[RankSpan]:
-    lane = columns["lane"]
+    lane = columns.lane
     stream = np.where(lane >= FIRST_STREAM_LANE, lane - FIRST_STREAM_LANE + 2, lane)
     assert (COMPUTE_LANE, COMM_LANE) == (0, 1), "lanes are streams"
-    start, end = (np.rint(columns[key] * 1e9).astype(np.int64) for key in ("start", "end"))
-    table = (columns["step"], stream, columns["activity"], columns["name"], start, end)
-    more = columns["nbytes"].tolist(), columns["block"].tolist()
+    start, end = (np.rint(ends * 1e9).astype(np.int64) for ends in (columns.start, columns.end))
+    table = (columns.step, stream, columns.activity, columns.name, start, end, columns.nbytes)
     return [
-        RankSpan(step, on, ACTIVITIES[activity], names[name], s, e, nbytes, calls[block])
-        for step, on, activity, name, s, e, nbytes, block in zip(
-            *(column.tolist() for column in table), *more, strict=True
+        RankSpan(step, on, ACTIVITIES[activity], names[name], s, e, nbytes, call)
+        for step, on, activity, name, s, e, nbytes, call in zip(
+            *(column.tolist() for column in table), calls, strict=True
         )
     ]
 

@@ -112,8 +112,8 @@ def _gaps_by_rank(work: list[SpanBlock], world_size: int) -> list[tuple[Floats, 
     empty one after all others.
     """
     columns = columns_of(work)
-    order = np.lexsort([columns["start"], columns["rank"]])
-    rank, start, end = (columns[key][order] for key in ("rank", "start", "end"))
+    columns = columns.at(np.lexsort([columns.start, columns.rank]))
+    rank, start, end = columns.rank, columns.start, columns.end
     cuts = np.searchsorted(rank, np.arange(world_size + 1)).tolist()
     gaps_of_ranks = []
     for first, last in pairwise(cuts):

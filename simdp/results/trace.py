@@ -20,10 +20,23 @@ from simdp.results.memory import MEMORY_PARTS, Holding
 
 # Blocks -------------------------------------------------------------------------------------------
 
-Columns = dict[str, Array]
 
-COLUMNS = ("rank", "step", "lane", "activity", "name", "start", "end", "nbytes")
-"""Fields of a span, in the order of `SpanBlock`."""
+class Columns(NamedTuple):
+    """Fields of spans, each of shape `(num_spans,)`, in the order of `SpanBlock`."""
+
+    rank: Ints
+    step: Ints
+    lane: Ints
+    activity: Ints
+    name: Ints
+    start: Floats
+    end: Floats
+    nbytes: Floats
+
+    def at(self, places: Ints | Bools | slice) -> Columns:
+        """Return some spans, by their places."""
+        chosen: list[Array] = [column[places] for column in self]
+        return Columns(*chosen)
 
 
 class CallSize(NamedTuple):
@@ -68,25 +81,24 @@ def part(block: SpanBlock, places: Ints) -> SpanBlock:
 
 
 def columns_of(blocks: Sequence[SpanBlock]) -> Columns:
-    """Concatenate blocks into columns by name, shape `(num_spans,)`, in the blocks' order."""
+    """Concatenate blocks into columns, in the blocks' order."""
     lengths = [len(block.ranks) for block in blocks]
-    columns: Columns = {}
-    for i, key in enumerate(COLUMNS):
+    columns = list[Array]()
+    for i, key in enumerate(Columns._fields):
         dtype = np.float64 if key in ("start", "end", "nbytes") else np.int64
         values: list[Any] = [block[i] for block in blocks]
         if any(isinstance(value, np.ndarray) for value in values):
             parts = [np.broadcast_to(value, n) for value, n in zip(values, lengths, strict=True)]
-            columns[key] = np.concatenate(parts).astype(dtype, copy=False)
+            columns.append(np.concatenate(parts).astype(dtype, copy=False))
         else:
-            columns[key] = np.repeat(np.array(values, dtype=dtype), lengths)
-    return columns
+            columns.append(np.repeat(np.array(values, dtype=dtype), lengths))
+    return Columns(*columns)
 
 
 def in_order(columns: Columns) -> Columns:
     """Sort spans by rank, lane, start and end; ties by activity and name."""
-    keys = ("name", "activity", "end", "start", "lane", "rank")
-    order = np.lexsort([columns[key] for key in keys])
-    return {key: column[order] for key, column in columns.items()}
+    c = columns
+    return c.at(np.lexsort([c.name, c.activity, c.end, c.start, c.lane, c.rank]))
 
 
 def blocks_by_turn(columns: Columns) -> list[SpanBlock]:
@@ -95,30 +107,29 @@ def blocks_by_turn(columns: Columns) -> list[SpanBlock]:
     ``columns`` are as from `columns_of`. In each block the ranks ascend; a rank's spans of a lane
     are in order of time.
     """
-    num_spans = len(columns["rank"])
+    num_spans = len(columns.rank)
     if not num_spans:
         return []
-    columns = in_order(columns)
-    heads = np.flatnonzero(_changes(columns, "rank", "lane"))
-    columns["turn"] = np.arange(num_spans) - np.repeat(heads, np.diff(heads, append=num_spans))
-    keys = ("name", "activity", "step", "lane", "turn")
-    order = np.lexsort([columns["rank"], *(columns[key] for key in keys)])
-    columns = {key: column[order] for key, column in columns.items()}
-    cuts = [*np.flatnonzero(_changes(columns, *keys)).tolist(), num_spans]
-    facts = [columns[key][cuts[:-1]].tolist() for key in ("step", "lane", "activity", "name")]
-    rank, start, end, nbytes = (columns[key] for key in ("rank", "start", "end", "nbytes"))
+    c = in_order(columns)
+    heads = np.flatnonzero(changes(c.rank, c.lane))
+    turn = np.arange(num_spans) - np.repeat(heads, np.diff(heads, append=num_spans))
+    order = np.lexsort([c.rank, c.name, c.activity, c.step, c.lane, turn])
+    c, turn = c.at(order), turn[order]
+    new = changes(c.name, c.activity, c.step, c.lane, turn)
+    cuts = [*np.flatnonzero(new).tolist(), num_spans]
+    facts = [column[cuts[:-1]].tolist() for column in (c.step, c.lane, c.activity, c.name)]
     return [
-        SpanBlock(rank[i:j], step, lane, activity, name, start[i:j], end[i:j], nbytes[i:j])
+        SpanBlock(c.rank[i:j], step, lane, activity, name, c.start[i:j], c.end[i:j], c.nbytes[i:j])
         for i, j, step, lane, activity, name in zip(cuts[:-1], cuts[1:], *facts, strict=True)
     ]
 
 
-def _changes(columns: Columns, *keys: str) -> Bools:
-    """Mark the rows that differ from the previous row in any of some columns."""
-    new = np.ones(len(columns["rank"]), dtype=bool)
+def changes(*columns: Array) -> Bools:
+    """Mark the rows in which a column differs from the row before; the first row is marked."""
+    new = np.ones(len(columns[0]), dtype=bool)
     new[1:] = False
-    for key in keys:
-        new[1:] |= columns[key][1:] != columns[key][:-1]
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
     return new
 
 
@@ -249,48 +260,48 @@ class Trace:
 
     @cached_property
     def columns(self) -> Columns:
-        """All columns, by name."""
+        """All columns."""
         return in_order(columns_of(self.blocks))
 
     @property
     def rank(self) -> Ints:
         """Rank of each span."""
-        return self.columns["rank"]
+        return self.columns.rank
 
     @property
     def step(self) -> Ints:
         """Step of each span; -1 is the setup."""
-        return self.columns["step"]
+        return self.columns.step
 
     @property
     def lane(self) -> Ints:
         """Lane of each span, as a number."""
-        return self.columns["lane"]
+        return self.columns.lane
 
     @property
     def activity(self) -> Ints:
         """Activity of each span, an index of `ACTIVITIES`."""
-        return self.columns["activity"]
+        return self.columns.activity
 
     @property
     def name(self) -> Ints:
         """Name of each span, an index of ``names``."""
-        return self.columns["name"]
+        return self.columns.name
 
     @property
     def start(self) -> Floats:
         """Start of each span [s]."""
-        return self.columns["start"]
+        return self.columns.start
 
     @property
     def end(self) -> Floats:
         """End of each span [s]."""
-        return self.columns["end"]
+        return self.columns.end
 
     @property
     def nbytes(self) -> Floats:
         """Bytes sent, or moved in memory by a copy."""
-        return self.columns["nbytes"]
+        return self.columns.nbytes
 
     @property
     def spans(self) -> Sequence[Span]:
@@ -488,12 +499,13 @@ class TraceBuilder:
         names = sorted(self._names)
         place = {name: i for i, name in enumerate(names)}
         renumber = [place[name] for name in self._names]
-        columns = {
-            key: np.array([row[i] for row in self._rows], dtype=np.int64 if i < 5 else np.float64)
-            for i, key in enumerate(COLUMNS)
-        }
+        single: list[Array] = [
+            np.array([row[i] for row in self._rows], dtype=np.int64 if i < 5 else np.float64)
+            for i in range(len(Columns._fields))
+        ]
+        columns = Columns(*single)
         if names:
-            columns["name"] = np.array(renumber)[columns["name"]]
+            columns = columns._replace(name=np.array(renumber)[columns.name])
         blocks = [
             block._replace(ranks=self._shared(block.ranks)) for block in blocks_by_turn(columns)
         ]

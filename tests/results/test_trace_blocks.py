@@ -22,8 +22,7 @@ def block(ranks, step=0, lane=0, activity=0, name=0, start=0.0, length=1.0, nbyt
 
 def spans(some):
     """The spans of blocks, in an order of their own."""
-    columns = columns_of(some)
-    return sorted(zip(*(columns[key].tolist() for key in trace.COLUMNS), strict=True))
+    return sorted(zip(*(column.tolist() for column in columns_of(some)), strict=True))
 
 
 def made(draw_lane):
@@ -64,10 +63,10 @@ def test_an_array_of_lanes_and_numbers_of_bytes_lie_beside_single_ones():
     some = [block([1, 2])._replace(lane=np.array([3, 4])), block([0], lane=1, nbytes=8.0)]
     some.append(block([3, 4])._replace(nbytes=np.array([1.0, 2.0])))
     columns = columns_of(some)
-    assert columns["lane"].tolist() == [3, 4, 1, 0, 0]
-    assert columns["nbytes"].tolist() == [0, 0, 8, 1, 2]
-    assert columns["rank"].dtype == columns["lane"].dtype == np.int64
-    assert columns["start"].dtype == columns["nbytes"].dtype == np.float64
+    assert columns.lane.tolist() == [3, 4, 1, 0, 0]
+    assert columns.nbytes.tolist() == [0, 0, 8, 1, 2]
+    assert columns.rank.dtype == columns.lane.dtype == np.int64
+    assert columns.start.dtype == columns.nbytes.dtype == np.float64
 
 
 @pytest.mark.parametrize("most", [1, 4, 9, 1000])

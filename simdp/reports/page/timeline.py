@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simdp.arrays import Array, Bools, Floats, Ints
+from simdp.arrays import Array, Bools, Ints
 from simdp.reports.charts.timeline import (
     MAX_ROWS,
     PIXEL,
@@ -28,10 +28,10 @@ from simdp.reports.charts.timeline import (
     window_of,
 )
 from simdp.reports.figures import seconds
-from simdp.reports.rank_rows import changes, slow_ranks
+from simdp.reports.rank_rows import slow_ranks
 from simdp.reports.sections import Timeline
 from simdp.results.result import Result
-from simdp.results.trace import ACTIVITIES, SETUP, Trace, lane_name
+from simdp.results.trace import ACTIVITIES, SETUP, Columns, Trace, changes, lane_name
 
 # spans of a page: about half as many bytes of it when ranks repeat each other little
 MOST_SPANS = 300_000
@@ -130,25 +130,9 @@ def _ends(trace: Trace) -> tuple[float, float]:
     return begin, end if end > begin else begin + 1e-9
 
 
-class SpanColumns(NamedTuple):
-    """Columns of spans, ordered by rank, lane and start."""
-
-    rank: Ints
-    lane: Ints
-    activity: Ints
-    name: Ints
-    step: Ints
-    start: Floats
-    end: Floats
-
-
-def _columns_of(trace: Trace) -> SpanColumns:
-    return SpanColumns._make(getattr(trace, name) for name in SpanColumns._fields)
-
-
-def _merged(trace: Trace, tolerance: float) -> SpanColumns:
+def _merged(trace: Trace, tolerance: float) -> Columns:
     """Merge neighbours of one activity, lane and step; merged spans lose their name."""
-    c = _columns_of(trace)
+    c = trace.columns
     if not len(c.rank):
         return c
     new = changes(c.rank, c.lane, c.activity, c.step)
@@ -156,7 +140,7 @@ def _merged(trace: Trace, tolerance: float) -> SpanColumns:
     first = np.flatnonzero(new)
     last = np.append(first[1:], len(new)) - 1
     name = np.where(first == last, c.name[first], len(trace.names))
-    return SpanColumns._make(column[first] for column in c)._replace(end=c.end[last], name=name)
+    return c.at(first)._replace(end=c.end[last], name=name)
 
 
 def packed(contents: TimelineData) -> dict[str, Any]:
@@ -202,18 +186,18 @@ def packed(contents: TimelineData) -> dict[str, Any]:
     }
 
 
-def _columns(contents: TimelineData) -> SpanColumns:
+def _columns(contents: TimelineData) -> Columns:
     """Join the columns of all spans, by group, lane and start."""
-    exact = _columns_of(contents.exact)
+    exact = contents.exact.columns
     if contents.merged is None:
         return exact
     merged = _merged(contents.merged, FINE * PIXEL * contents.window.length)
     both = [np.concatenate(pair) for pair in zip(exact, merged, strict=True)]
     order = np.argsort(both[0], kind="stable")
-    return SpanColumns._make(column[order] for column in both)
+    return Columns._make(column[order] for column in both)
 
 
-def _steps(c: SpanColumns, contents: TimelineData, steps: Ints) -> list[tuple[int, float, float]]:
+def _steps(c: Columns, contents: TimelineData, steps: Ints) -> list[tuple[int, float, float]]:
     """List each step's number from 1 on, first begin and last end [s]."""
     rows = []
     for step in steps:

@@ -19,8 +19,7 @@ from simdp.reports import theme
 from simdp.reports.charts.timeline import PIXEL, SpanChart, TimelineRows, TimeWindow, row_name
 from simdp.reports.plots.style import SMALL_SIZE, TEXT_SIZE, TINY_SIZE, WIDTH, Look, text_width
 from simdp.reports.plots.text import PALE, note, patch
-from simdp.reports.rank_rows import changes
-from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace
+from simdp.results.trace import ACTIVITIES, COMM_LANE, COMPUTE_LANE, Trace, changes
 
 MAX_LABELS = 600  # names written into bars
 HEADING = 0.85  # height of the heading of one of several runs, in rows
