@@ -23,7 +23,7 @@ from simdp.probes.record import (
     Overheads,
     ProbeScenario,
     ScenarioCluster,
-    ScenarioMemory,
+    ScenarioPoint,
     write_yaml,
 )
 from simdp.results.collective import read_nccl_tests
@@ -263,13 +263,12 @@ def _agree(small: MeasuredPoint, large: MeasuredPoint) -> bool:
     return small.microbatch < large.microbatch and not is_contradiction(*times)
 
 
-def _memory(steps: Iterable[LayersStep]) -> list[ScenarioMemory]:
+def _memory(steps: Iterable[LayersStep]) -> list[ScenarioPoint]:
     """Return ``measured.memory`` of a GPU's steps."""
     alone = {"cluster.world_size": 1, "strategy": "single"}
     return [
-        ScenarioMemory(
-            set={**alone, "workload.microbatch": step.microbatch},
-            allocated=step.memory.allocated,
+        ScenarioPoint(
+            set={**alone, "workload.microbatch": step.microbatch}, allocated=step.memory.allocated
         )
         for step in steps
         if step.memory is not None

@@ -260,18 +260,12 @@ class ScenarioWorkload(Record):
 
 
 class ScenarioPoint(Record):
-    """A measured step of a scenario."""
+    """A measured step of a scenario, or a peak of its memory."""
 
     set: dict[str, object]
-    step_time: str
-    role: str
-
-
-class ScenarioMemory(Record):
-    """A measured peak of a scenario."""
-
-    set: dict[str, object]
-    allocated: str
+    step_time: str | None = None
+    role: str | None = None
+    allocated: str | None = None
 
 
 class ScenarioMeasured(Record):
@@ -280,7 +274,7 @@ class ScenarioMeasured(Record):
     source: str
     noise: str
     points: list[ScenarioPoint]
-    memory: list[ScenarioMemory] | None = None
+    memory: list[ScenarioPoint] | None = None
 
 
 class ProbeScenario(Record):
@@ -466,7 +460,8 @@ def ddp_scenario(name: str, times: DDPTimes, about: About) -> ProbeScenario:
     model, device = times.models[name], times.device
     smallest = min(run.world_size for run in model.runs)
     base = next(run for run in model.runs if run.key == (smallest, "baseline", None))
-    microbatch = about.microbatch[name]
+    microbatch, machine = about.microbatch[name], times.machine
+    source = f"simdp.probes.ddp on {machine.device_name}, torch {machine.torch}, {about.backend}"
     return ProbeScenario(
         name=f"probe_{name}",
         cluster=ScenarioCluster(
@@ -488,7 +483,7 @@ def ddp_scenario(name: str, times: DDPTimes, about: About) -> ProbeScenario:
         strategy={"kind": "ddp"},
         collectives=about.table and {"cost": {"kind": "table", "path": about.table}},
         numerics=False,
-        measured=_measured(model.runs, base, _source(times.machine, about)),
+        measured=_measured(model.runs, base, source),
     )
 
 
@@ -551,7 +546,3 @@ def _point(run: RunTimes, smallest: int) -> ScenarioPoint:
         changes |= {"strategy.bucket_cap": f"{run.bucket_cap} MiB"}
     role = "calibration" if run.world_size == smallest else "predicted"
     return ScenarioPoint(set=changes, step_time=milliseconds(run.median), role=role)
-
-
-def _source(machine: Machine, about: About) -> str:
-    return f"simdp.probes.ddp on {machine.device_name}, torch {machine.torch}, {about.backend}"

@@ -70,6 +70,11 @@ class ReportedStep(NamedTuple):
         return 0.0 if self.layers is None else self.layers + self.update - self.step
 
     @property
+    def peak(self) -> str:
+        """The allocator's peak [GB]."""
+        return "-" if self.allocated is None else f"{self.allocated / 1e9:.3g}"
+
+    @property
     def bound(self) -> str:
         """``host`` where the device waits for the host, else ``device``, or ``both`` in between."""
         share = 0.0 if self.issue is None else self.issue / self.step
@@ -153,7 +158,7 @@ def _of_steps(findings: Findings) -> list[str]:
         [
             *(row.model, row.precision, str(row.microbatch)),
             *map(_ms, (row.step, row.forward, row.backward, row.update)),
-            *([_ms(row.issue), row.bound, _gigabytes(row.allocated)] * has_host),
+            *([_ms(row.issue), row.bound, row.peak] * has_host),
         ]
         for row in rows
     ]
@@ -202,15 +207,12 @@ def _of_profiles(rows: Sequence[ReportedStep]) -> list[str]:
     )
     good = [row for row in rows if abs(row.hooks) <= SIMILAR * row.step]
     if len(good) < len(rows):
+        names = "; ".join(f"{row.model}, {row.precision}, {row.microbatch}" for row in good)
         lines += _wrapped(
             f"Profiles within {percent(SIMILAR)} of the step without its update: "
-            f"{_named(good) if good else 'none'}. Take the others for shares of layers only."
+            f"{names or 'none'}. Take the others for shares of layers only."
         )
     return lines
-
-
-def _named(rows: Sequence[ReportedStep]) -> str:
-    return "; ".join(f"{row.model}, {row.precision}, {row.microbatch}" for row in rows)
 
 
 def _of_collectives(findings: Findings) -> list[str]:
@@ -330,10 +332,6 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
 
 def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e3:.4g}"
-
-
-def _gigabytes(nbytes: float | None) -> str:
-    return "-" if nbytes is None else f"{nbytes / 1e9:.3g}"
 
 
 def _share(part: float, whole: float) -> str:
