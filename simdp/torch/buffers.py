@@ -247,11 +247,6 @@ def _chunks(collective: str, n: int, size: int, itemsize: int, root: int) -> Chu
 # Arguments ----------------------------------------------------------------------------------------
 
 
-def as_list(tensors: Any) -> list[Any]:
-    """Return a list of tensors from a list or a single tensor."""
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
 def lists(tensors: Any) -> list[list[Any]]:
     """Return a list of lists of tensors from a list of lists or a single one."""
     if tensors and isinstance(tensors[0], torch.Tensor):

@@ -38,6 +38,11 @@ class OperatorKernels(NamedTuple):
     is_known: bool = True  # False for an operator that only counts as elementwise
 
 
+def as_list(tensors: Any) -> list[Any]:
+    """Return a list of tensors from some, or from a single one."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Return all tensors of an operator's arguments or results, each once."""
     seen: set[int] = set()
@@ -223,28 +228,27 @@ def _attention_backward(args: Args, out: Any) -> Kernels:
 
 
 def _batch_norm(args: Args, out: Any) -> Kernels:
-    """Statistics; then the normalised input."""
-    contiguous = _is_contiguous(args[0])
-    return tuple(size._replace(normalizes=contiguous) for size in _group_norm(args, out))
-
-
-def _is_contiguous(images: torch.Tensor) -> bool:
-    """Return whether the channels of images are not last in memory."""
-    return images.dim() < 3 or images.stride(1) != 1 or images.shape[1] == 1
+    return _normalising(_group_norm(args, out), args[0])
 
 
 def _batch_norm_backward(args: Args, out: Any) -> Kernels:
-    """The sums that are the parameters' gradients; then the input's."""
-    contiguous = _is_contiguous(args[1])  # the input
-    return tuple(size._replace(normalizes=contiguous) for size in _group_norm_backward(args, out))
+    return _normalising(_group_norm_backward(args, out), args[1])
+
+
+def _normalising(kernels: Kernels, images: torch.Tensor) -> Kernels:
+    """Return kernels of a batch norm: torch's own if the channels of images are not last."""
+    own = images.dim() < 3 or images.stride(1) != 1 or images.shape[1] == 1
+    return tuple(kernel._replace(normalizes=own) for kernel in kernels)
 
 
 def _group_norm_backward(args: Args, out: Any) -> Kernels:
+    """The sums that are the parameters' gradients; then the input's."""
     sums = _elements(args[0], 2, 4.0)
     return (sums, _elements(args[0], 3, 5.0)) if out[0] is not None else (sums,)
 
 
 def _group_norm(args: Args, out: Any) -> Kernels:
+    """Statistics; then the normalised input."""
     return (_elements(args[0], 1, 4.0), _elements(args[0], 2, 4.0))
 
 

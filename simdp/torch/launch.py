@@ -41,10 +41,8 @@ from simdp.files import read_text
 from simdp.torch.charging import updates
 from simdp.torch.charging.mode import Charging
 from simdp.torch.cuda import (
-    accelerators,
     autocast,
     comm,
-    dtensors,
     faking,
     queries,
     streams,
@@ -199,11 +197,11 @@ PATCHES = (
     tensors.patch,
     tensors.patch_factories,
     tensors.patch_saving,
-    dtensors.patch,
+    tensors.patch_dtensors,
     queries.patch,
     streams.patch_memory,
     streams.patch,
-    accelerators.patch,
+    streams.patch_accelerator,
     autocast.patch,
     comm.patch,
     faking.patch,

@@ -39,7 +39,6 @@ from simdp.engine.programs.records import (
 from simdp.torch.buffers import (
     Buffer,
     Reduction,
-    as_list,
     device_type,
     lists,
     message,
@@ -48,6 +47,7 @@ from simdp.torch.buffers import (
     reduce_into,
     reduction,
 )
+from simdp.torch.kernels import as_list
 from simdp.torch.ranks import Patches, Rank, RankLocal, asking, current
 
 # Works --------------------------------------------------------------------------------------------

@@ -441,12 +441,10 @@ def tied(source: RunView, target: RunView) -> Change | None:
                 if backward.indexed:
                     rows[rank, number] = backward.samples, samples
                     continue
-                if backward.batch is None:
+                key = _batch_of(target, rank, backward)
+                if key is None or record.loaders[key[1]].iterable:
                     return None
-                loader = record.batches[backward.batch].loader
-                if record.loaders[loader].iterable:
-                    return None
-                indices[rank, loader, number_of(record, backward.batch)] = samples
+                indices[key] = samples
     return GivenRows(rows) if rows else GivenIndices(indices)
 
 
@@ -518,23 +516,21 @@ def tied_batches(source: RunView, target: RunView, batches: dict[Any, Any]) -> C
     """
     tied: dict[tuple[int, int, int], Any] = {}
     for step in range(min(source.count, target.count)):
-        contents: list[list[Any]] = []
-        for rank, passes in enumerate(source.backwards(step)):
-            record = source.record.ranks[rank]
-            contents.append([_content(record, rank, backward, batches) for _, backward in passes])
+        contents = [
+            [batches.get(_batch_of(source, rank, backward)) for _, backward in passes]
+            for rank, passes in enumerate(source.backwards(step))
+        ]
         for rank, passes in enumerate(target.backwards(step)):
             if not passes:
                 continue
             flat = arranged(contents[rank :: target.world_size], len(passes))
             if flat is None:
                 return None
-            record = target.record.ranks[rank]
             for (_, backward), parts in zip(passes, flat, strict=True):
-                joined = _joined(parts)
-                if backward.batch is None or joined is None:
+                joined, key = _joined(parts), _batch_of(target, rank, backward)
+                if key is None or joined is None:
                     return None
-                loader = record.batches[backward.batch].loader
-                tied[rank, loader, number_of(record, backward.batch)] = joined
+                tied[key] = joined
     return GivenBatches(tied) if tied else None
 
 
@@ -570,13 +566,6 @@ def tied_inputs(
                         return (Inputs(tied) if step else None), step
                     tied[rank, number, call] = joined
     return (Inputs(tied) if tied else None), min(source.count, target.count)
-
-
-def _content(record: RankRecord, rank: int, backward: Any, batches: dict[Any, Any]) -> Any:
-    if backward.batch is None:
-        return None
-    loader = record.batches[backward.batch].loader
-    return batches.get((rank, loader, number_of(record, backward.batch)))
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -621,7 +610,10 @@ def arranged(share: list[list[Any]], count: int) -> list[list[Any]] | None:
     return flat if len(flat) == count else None
 
 
-def number_of(rank: RankRecord, batch: int) -> int:
-    """Return the number of a batch among those of its loader."""
-    loader = rank.batches[batch].loader
-    return sum(earlier.loader == loader for earlier in rank.batches[:batch])
+def _batch_of(view: RunView, rank: int, backward: BackwardRecord) -> tuple[int, int, int] | None:
+    """Return rank and loader of a backward pass's batch, and its number among the loader's."""
+    if backward.batch is None:
+        return None
+    batches = view.record.ranks[rank].batches
+    loader = batches[backward.batch].loader
+    return rank, loader, sum(batch.loader == loader for batch in batches[: backward.batch])

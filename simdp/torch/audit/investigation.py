@@ -719,11 +719,6 @@ def _small_calls(view: RunView) -> dict[Line, list[list[CallRecord]]]:
     return by_line
 
 
-def _reduced(calls: Sequence[CallRecord]) -> np.ndarray:
-    values = [call.values for call in calls if call.values is not None]
-    return np.sum(values, axis=0)
-
-
 class Metric(NamedTuple):
     """A reduced number of two runs."""
 
@@ -735,9 +730,9 @@ class Metric(NamedTuple):
 def _metric_values(base: RunView, view: RunView, line: Line) -> Metric | None:
     """Return a metric's means over ranks in two runs, where they differ most."""
     metric: Metric | None = None
-    calls = _small_calls(base).get(line, []), _small_calls(view).get(line, [])
-    for pair in zip(*calls, strict=False):
-        first, second = map(_reduced, pair)
+    reductions = (_small_calls(run).get(line, []) for run in (base, view))
+    for pair in zip(*reductions, strict=False):
+        first, second = (np.sum([call.values for call in calls], axis=0) for calls in pair)
         if first.shape != second.shape:
             continue
         summed = _apart(first, second)

@@ -123,7 +123,7 @@ def _next(here: Observation, original: Any, iterator: Any) -> Any:
         here.batch = len(here.record.batches)
         here.recent = [*here.recent[-AHEAD:], (here.batch, probes(batch))]
     line = running() or line
-    here.record.batches.append(BatchRecord(number, epoch, samples, line, here.step, place, rows))
+    here.record.batches.append(BatchRecord(number, epoch, samples, line, place, rows))
     return batch
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from simdp.torch.audit.lines import Line
 from simdp.torch.audit.records import BackwardRecord, LossCount, Place, RankRecord
 from simdp.torch.ranks import Rank, current
@@ -223,11 +221,6 @@ def _tops(here: Observation) -> list[Any]:
     """Return the modules that are part of no other one."""
     inner = {id(child) for root in here.roots for child in root.modules() if child is not root}
     return [root for root in here.roots if id(root) not in inner]
-
-
-def as_list(tensors: Any) -> list[Any]:
-    """Return a list of tensors from some, or from a single one."""
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def parameter_name(here: Observation, key: int) -> str:

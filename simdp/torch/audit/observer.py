@@ -31,7 +31,6 @@ from simdp.torch.audit.observation import (
     Observation,
     add,
     after,
-    as_list,
     before,
     before_step,
     clean,
@@ -52,6 +51,7 @@ from simdp.torch.audit.records import (
 )
 from simdp.torch.audit.sketches import is_shard, probe, sketch, values
 from simdp.torch.generators import generator_states
+from simdp.torch.kernels import as_list
 from simdp.torch.process_groups import Virtual
 from simdp.torch.ranks import DONE, Patches, Rank, RankLocal, StepsDone
 from simdp.torch.spawning import SPAWNED
@@ -228,13 +228,10 @@ class Observer(RankLocal):
         indexed = batch is None and len(here.index) > 0 and len(here.index) == len(samples)
         if indexed:
             samples = here.index
-        number = float(values(loss)[0]) if loss.numel() == 1 and not loss.is_meta else float("nan")
         rows = len(samples) if samples else here.num_rows
         line = here.inner[1] if here.by_library and here.inner is not None else running()
         here.inner = None
-        record = BackwardRecord(
-            trained, samples, number, line, here.step, rows, here.num_rows, indexed
-        )
+        record = BackwardRecord(trained, samples, line, here.step, rows, here.num_rows, indexed)
         record.counts = list(here.counts)
         if loss.numel() > 1 and here.messaged and here.record.staged is None:
             here.record.staged = line
@@ -518,9 +515,7 @@ def _counting(
     if torch.is_grad_enabled() and getattr(input, "requires_grad", False):
         with unobserved():
             count = _terms(name, input, target, options)
-        reduction = str(options.get("reduction", "mean"))
-        rows = int(input.shape[0]) if input.ndim else 1
-        here.counts.append(LossCount(name, reduction, count, rows, running()))
+        here.counts.append(LossCount(str(options.get("reduction", "mean")), count, running()))
 
 
 def _terms(name: str, input: Any, target: Any, kwargs: Any) -> float:
@@ -566,14 +561,13 @@ def _compiling(here: Observation, *_: Any, **__: Any) -> None:
 
 
 def _clip(here: Observation, original: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
-    line, named = running(), kwargs.get("max_norm", kwargs.get("clip_value", 0.0))
-    limit = args[0] if args else named
+    line = running()
     with unobserved():
         total = original(as_list(parameters), *args, **kwargs)
     norm = None
     if isinstance(total, torch.Tensor) and not hasattr(total, "_local_tensor"):
         norm = None if total.is_meta else float(values(total)[0])
-    here.record.clips.append(ClipRecord(line, here.step, float(limit), norm, here.since))
+    here.record.clips.append(ClipRecord(line, norm))
     return total
 
 

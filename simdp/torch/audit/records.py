@@ -32,7 +32,6 @@ class BatchRecord:
     epoch: int  # iterations of the loader before this one
     samples: tuple[int, ...]  # indices into the whole data set; hashes where there is none
     line: Line | None  # of the loop
-    step: int  # optimizer steps before it
     place: int  # batches of this iteration before it
     rows: tuple[int, ...] = ()  # hashes of the content
 
@@ -41,10 +40,8 @@ class BatchRecord:
 class LossCount:
     """A loss of torch.nn.functional: what it reduces over."""
 
-    name: str
     reduction: str
     count: float  # terms, without the ignored ones
-    rows: int
     line: Line | None
 
 
@@ -54,7 +51,6 @@ class BackwardRecord:
 
     batch: int | None  # number of its batch; None without a loader
     samples: tuple[int, ...]  # of the batch, or hashes of the rows of the model's input
-    loss: float
     line: Line | None
     step: int  # optimizer steps before it
     rows: int
@@ -71,10 +67,7 @@ class ClipRecord:
     """A call that clips gradients."""
 
     line: Line | None
-    step: int
-    limit: float
     norm: float | None
-    backwards: int  # backward passes since the last step
 
 
 @dataclass
@@ -203,7 +196,6 @@ class RunRecord:
     ranks: list[RankRecord]
     error: str = ""
     kind: str = ""  # deadlock, mismatch, or rank
-    waiting: tuple[str, ...] = ()
     seconds: float = 0.0  # CPU
     output: str = ""
     stopped_at: int | None = None  # optimizer steps of rank 0 when it was stopped

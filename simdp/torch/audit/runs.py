@@ -285,12 +285,11 @@ def play(program: Program, run: Run) -> RunRecord:
     where = find(MACHINE, count, min(count, PER_NODE))
     begun = resource.getrusage(resource.RUSAGE_SELF)
     error, kind = "", ""
-    waiting: tuple[str, ...] = ()
     PARTS.extend([*run.changes, observer])
     try:
         _start(launch, program, run, where)
     except DeadlockError as raised:
-        error, kind, waiting = str(raised), "deadlock", tuple(raised.waiting)
+        error, kind = str(raised), "deadlock"
     except SimdpError as raised:
         error = str(raised)
         own = " raised: exitcode" in error or " left with " in error
@@ -302,7 +301,7 @@ def play(program: Program, run: Run) -> RunRecord:
     ranks = [observer.records.get(rank, RankRecord()) for rank in range(run.world_size)]
     for rank in ranks:
         rank.divide_batches()
-    record = RunRecord(run.world_size, ranks, error, kind, waiting, seconds)
+    record = RunRecord(run.world_size, ranks, error, kind, seconds)
     record.stopped_at, record.started = observer.stopped_at, observer.started
     record.extra = {name: call() for name, call in run.keep.items()}
     if run.state_at is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from simdp.results.audit import Cause, Experiment, LegitimateCause
 from simdp.torch.audit import changes as ch
-from simdp.torch.audit import comparisons, data_changes, layer_changes, samples
+from simdp.torch.audit import comparisons, data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, Tensors, relative
 from simdp.torch.audit.lines import (
     Line,
@@ -171,9 +171,9 @@ def layers(pair: Pair) -> list[Suspect]:
 
 
 TIED_DRAWS: tuple[dict[str, Callable[[], ch.Change]], ...] = (
-    {BY_SAMPLE: layer_changes.TiedDropout, "without dropout": layer_changes.NoDropout},
+    {BY_SAMPLE: ch.TiedDropout, "without dropout": ch.NoDropout},
     {"with the random numbers of the data set drawn by sample": data_changes.TiedLoading},
-    {"with random numbers drawn by sample": layer_changes.TiedDraws},
+    {"with random numbers drawn by sample": ch.TiedDraws},
 )
 """Changes of dropout, of the data set's draws and of the script's, in the order of the suspects."""
 
@@ -193,7 +193,7 @@ def _batch_norm(pair: Pair) -> Suspect:
     }
     synced = micro - {0} == {1}
     change = "statistics of all ranks" if synced else "statistics frozen"
-    kind = layer_changes.SyncedBatchNorm if synced else layer_changes.FrozenBatchNorm
+    kind = ch.SyncedBatchNorm if synced else ch.FrozenBatchNorm
     return Suspect(
         "batchnorm_local_statistics",
         True,

@@ -396,7 +396,9 @@ def parallel_apply(
     try:
         for number, (module, args) in enumerate(zip(modules, inputs, strict=True)):
             args = args if isinstance(args, (list, tuple)) else (args,)
-            place = _first(args) if chosen[number] is None else index_of(chosen[number])
+            place = next(map(place_of, tensors_in(args)), 0)
+            if chosen[number] is not None:
+                place = index_of(chosen[number])
             with device_guard(place):
                 try:
                     outputs.append(module(*args, **named[number]))
@@ -405,7 +407,3 @@ def parallel_apply(
     finally:
         machine.launches = before
     return outputs
-
-
-def _first(args: Any) -> int:
-    return next((place_of(tensor) for tensor in tensors_in(args)), 0)

@@ -148,33 +148,19 @@ def collective(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         )
     bound = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | dict(kwargs)
     group = dist.distributed_c10d._resolve_process_group(bound["group_name"])
-    return COLLECTIVES[name](bound["input"], bound.get("group_size", 1), group)
-
-
-def _all_reduce(tensor: Any, size: int, group: Any) -> Any:
-    out = torch.empty_like(tensor)
-    dist.all_reduce(out, group=group)
+    tensor, size = bound["input"], bound.get("group_size", 1)
+    if name == "all_reduce":
+        out = torch.empty_like(tensor)
+        dist.all_reduce(out, group=group)
+        return out
+    rows = tensor.shape[0] * size if name.startswith("all_gather") else tensor.shape[0] // size
+    out = tensor.new_empty((rows, *tensor.shape[1:]))
+    getattr(dist, name)(out, tensor, group=group)
     return out
 
 
-def _all_gather(tensor: Any, size: int, group: Any) -> Any:
-    out = tensor.new_empty((tensor.shape[0] * size, *tensor.shape[1:]))
-    dist.all_gather_into_tensor(out, tensor, group=group)
-    return out
-
-
-def _reduce_scatter(tensor: Any, size: int, group: Any) -> Any:
-    out = tensor.new_empty((tensor.shape[0] // size, *tensor.shape[1:]))
-    dist.reduce_scatter_tensor(out, tensor, group=group)
-    return out
-
-
-COLLECTIVES: dict[str, Callable[[Any, int, Any], Any]] = {
-    "all_reduce": _all_reduce,
-    "all_gather_into_tensor": _all_gather,
-    "reduce_scatter_tensor": _reduce_scatter,
-}
-"""Functional collectives by their names in ``_c10d_functional``."""
+COLLECTIVES = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
+"""Functional collectives by their names in ``_c10d_functional`` and in `torch.distributed`."""
 
 
 @contextmanager

@@ -288,10 +288,12 @@ class VirtualMachine:
         self.fake = fake
         cluster = rank.runtime.cluster
         self.rank = rank
-        self.speed = _speed(cluster, rank.rank)
         first = rank.rank - rank.local_rank
+        self.speed = _speed(cluster, rank.rank)
+        # the node may have more devices than ranks
+        own = min(cluster.local_size, cluster.world_size - first)
         self.devices = [
-            VirtualDevice(index, self._speed_at(cluster, first, index, rank))
+            VirtualDevice(index, _speed(cluster, first + index) if index < own else self.speed)
             for index in range(rank.device_count)
         ]
         self.place = 0
@@ -306,12 +308,6 @@ class VirtualMachine:
         self.launches = 1.0
         self.casts: dict[int, tuple[Any, Any]] = {}
         self._links: NodeLinks | None = None
-
-    def _speed_at(self, cluster: Cluster, first: int, index: int, rank: Rank) -> Speed:
-        """Return the roofline of a device of the node; the node may have more than ranks."""
-        if index < cluster.local_size and first + index < cluster.world_size:
-            return _speed(cluster, first + index)
-        return self.speed
 
     # Devices ------------------------------------------------------------------------------------
 

@@ -113,13 +113,13 @@ def fake_leaf(tensor: torch.Tensor, learned: bool) -> torch.Tensor:
 
 def resized(value: Any, batch: int, wanted: int) -> Any:
     """Return a sample with another number of samples, in every tensor with them on axis 0."""
-    return mapped(value, lambda tensor: _resized(tensor, batch, wanted))
 
+    def resize(tensor: torch.Tensor) -> torch.Tensor:
+        counted = tensor.ndim > 0 and tensor.shape[0] == batch
+        shape = (wanted, *tensor.shape[1:]) if counted else tensor.shape
+        return torch.empty(shape, dtype=tensor.dtype, device="cpu")
 
-def _resized(tensor: torch.Tensor, batch: int, wanted: int) -> torch.Tensor:
-    counted = tensor.ndim > 0 and tensor.shape[0] == batch
-    shape = (wanted, *tensor.shape[1:]) if counted else tensor.shape
-    return torch.empty(shape, dtype=tensor.dtype, device="cpu")
+    return mapped(value, resize)
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
