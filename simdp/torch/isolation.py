@@ -270,17 +270,14 @@ class Clocks(RankLocal):
         for name in ("time", "perf_counter", "monotonic"):
             begin = getattr(time, name)()
             patches.wrap(time, name, partial(_look, begin, float), current)
-            patches.wrap(time, f"{name}_ns", partial(_look, begin, _nanoseconds), current)
+            nanoseconds = partial(_look, begin, lambda seconds: int(seconds * 1e9))
+            patches.wrap(time, f"{name}_ns", nanoseconds, current)
         patches.wrap(time, "sleep", _sleep, current)
 
 
 def _look(begin: float, shown: Callable[[float], float], rank: Rank, real: Any) -> float:
     count = rank.state[LOOKS] = rank.state.get(LOOKS, 0) + 1
     return shown(begin + rank.clock + count * LOOK)
-
-
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1e9)
 
 
 def _sleep(rank: Rank, real: Any, seconds: float, /) -> None:
@@ -435,12 +432,6 @@ _SHELVES: dict[tuple[int, str], Shelf] = {}
 """Shelves by program and address."""
 
 
-def shelf(address: str) -> Shelf:
-    """Return the store of the calling rank's program at an address."""
-    runtime = asking("store").runtime
-    return _SHELVES.setdefault((id(runtime), address), Shelf())
-
-
 def _bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
@@ -456,8 +447,9 @@ class VirtualStore(dist.Store):
 
     def __init__(self, address: str) -> None:
         super().__init__()
-        self._shelf, self._address = shelf(address), address
-        asking("store").state.setdefault(KEPT, []).append(self)
+        rank, self._address = asking("store"), address
+        self._shelf = _SHELVES.setdefault((id(rank.runtime), address), Shelf())
+        rank.state.setdefault(KEPT, []).append(self)
 
     def set(self, key: str, value: Any) -> None:
         """Store a value."""

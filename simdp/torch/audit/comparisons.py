@@ -61,16 +61,13 @@ class RunView:
         ]
 
     @cached_property
-    def _by_key(self) -> dict[tuple[int, int], int]:
+    def places(self) -> dict[tuple[int, int], int]:
+        """Places of steps in the list of those of rank 0, by key."""
         return {key: place for place, key in enumerate(self.keys)}
 
     def step_of(self, place: int) -> int:
         """Return the number, from 1, of a step among all of the script."""
         return self.first.steps[place].at + self.skip + 1
-
-    def place(self, key: tuple[int, int]) -> int | None:
-        """Return the place of a step in the list of steps of rank 0."""
-        return self._by_key.get(key)
 
     @cached_property
     def count(self) -> int:
@@ -374,9 +371,8 @@ class Rounding:
 def _common_steps(base: RunView, view: RunView) -> Iterator[tuple[tuple[int, int], int, int]]:
     """Return the key of each step of two runs, and its places in both."""
     for key in base.keys:
-        places = base.place(key), view.place(key)
-        if places[0] is not None and places[1] is not None:
-            yield key, places[0], places[1]
+        if key in view.places:
+            yield key, base.places[key], view.places[key]
 
 
 def compare(base: RunView, view: RunView, rounding: Rounding) -> Difference:

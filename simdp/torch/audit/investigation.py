@@ -183,10 +183,6 @@ class Investigation:
 
     # Differences ----------------------------------------------------------------------------------
 
-    def pair(self, base: RunView, view: RunView) -> Pair:
-        """Compare two runs."""
-        return Pair(base, view, compare(base, view, self.rounding))
-
     def compare(self) -> None:
         """Compare all runs with that on the fewest ranks, and explain what differs."""
         base = self.base()
@@ -381,7 +377,10 @@ class Investigation:
         return pair if base.error else self._pair(RunView(base), record, pair)
 
     def _pair(self, base: RunView, record: RunRecord, before: Pair) -> Pair:
-        return before if record.error else self.pair(base, RunView(record))
+        if record.error:
+            return before
+        view = RunView(record)
+        return Pair(base, view, compare(base, view, self.rounding))
 
     def _traced(self, pair: Pair, chosen: Sequence[Suspect]) -> Pair:
         """Run both sides again, and record the numbers that the loss is computed from."""

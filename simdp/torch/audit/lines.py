@@ -98,11 +98,6 @@ def last_of_block(line: Line | None) -> Line | None:
     return line
 
 
-def computed(line: Line | None) -> Line | None:
-    """Return the line that computed a number which a statement uses; else the statement's."""
-    return assigned(line, numbers=True)
-
-
 WORLD_SIZE = re.compile(r"world|num_(processes|replicas|ranks|gpus|devices)|n_?(ranks|gpus)\b")
 """Names of the number of ranks in scripts."""
 
@@ -121,7 +116,7 @@ def by_world_size(frames: Sequence[Line]) -> Line | None:
         The first statement with a name of the number of ranks, among those of the frames and those
         that compute their numbers; else the first that computes a number; else the innermost.
     """
-    lines = [part for line in frames for part in (line, computed(line)) if part is not None]
+    lines = [part for line in frames for part in (line, assigned(line, True)) if part is not None]
     named = (line for line in lines if WORLD_SIZE.search(_text(line)))
     numbers = (line for line in lines if line not in frames)
     return next(named, None) or next(numbers, None) or next(iter(frames), None)

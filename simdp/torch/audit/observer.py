@@ -628,11 +628,7 @@ def _call_group(
     here: Observation, original: Any, group: Any, name: str, collective: str, inputs: Any,
     outputs: Any, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    _record_call(here, name, inputs or outputs, kwargs.get("more", ""))
-    return original(group, name, collective, inputs, outputs, *args, **kwargs)
-
-
-def _record_call(here: Observation, name: str, buffers: Any, more: str) -> None:
+    buffers, more = inputs or outputs, kwargs.get("more", "")
     first = buffers[0]
     numbers: Floats | None = None
     is_small = sum(buffer.size for buffer in buffers) <= SMALL
@@ -646,6 +642,7 @@ def _record_call(here: Observation, name: str, buffers: Any, more: str) -> None:
     )
     if here.stepping and numbers is None and name.startswith(("all_reduce", "reduce")):
         here.record.steps[-1].reduces = True
+    return original(group, name, collective, inputs, outputs, *args, **kwargs)
 
 
 # Generators ---------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from simdp.errors import ScenarioError
-from simdp.results.audit import Cause
 from simdp.torch.audit import changes as ch
 from simdp.torch.audit import data_changes, samples
 from simdp.torch.audit.comparisons import Difference, RunView, compare
@@ -230,6 +229,7 @@ class Resuming:
             tie = self._contents(view, other, folder)
         if tie is None:
             return []
+        changes = [tie]
         epoch = _epochs_differ(view, other, moved)
         evidence = f"step {moved} has other samples: {_begins(view, other, moved)}"
         remedy = "save the position in the epoch, and skip as many batches after resuming"
@@ -241,10 +241,11 @@ class Resuming:
         if loads and (epoch is not None or line is None):
             line = last_of_block(loads[-1])
         return [
-            _suspect(
+            Suspect(
                 "resume_sampler_position",
+                False,
                 "given the samples of the run that went on",
-                [tie],
+                lambda: ([], changes),
                 line,
                 evidence,
                 remedy,
@@ -276,18 +277,6 @@ def _check_run(option: str, record: RunRecord) -> None:
         raise ScenarioError(
             f"{option}: the script fails on {ranks_counted(record.world_size)}: {record.reason}"
         )
-
-
-def _suspect(
-    cause: Cause,
-    change: str,
-    changes: Sequence[ch.Change],
-    line: Line | None,
-    evidence: str,
-    remedy: str,
-) -> Suspect:
-    """Return a suspect of the resumed run; the one that went on stays as it is."""
-    return Suspect(cause, False, change, lambda: ([], changes), line, evidence, remedy)
 
 
 def _begins(view: RunView, other: RunView, moved: int) -> str:
@@ -355,10 +344,11 @@ def _optimizers(view: RunView, other: RunView, both: Both, states: States) -> li
         saved = [where for name, where in view.first.saves if name == "optimizer"]
         line = next((where for where in saved if where is not None), line)
     return [
-        _suspect(
+        Suspect(
             "resume_optimizer_state",
+            False,
             "with the optimizer's state restored",
-            [ch.RestoredOptimizers(states)],
+            lambda: ([], [ch.RestoredOptimizers(states)]),
             line,
             f"the optimizer's state {how}",
             "save optimizer.state_dict() and load it after the optimizer is made",
@@ -384,10 +374,11 @@ def _rates(view: RunView, other: RunView, skipped: Mapping[int, int]) -> list[Su
     step = wrong[0]
     rate = _lr(rates[step.optimizer, step.number])
     return [
-        _suspect(
+        Suspect(
             "resume_optimizer_state",
+            False,
             "with the learning rates of the run that went on",
-            [ch.ImposedRates(rates)],
+            lambda: ([], [ch.ImposedRates(rates)]),
             line,
             f"the schedule {how}: learning rate {step.lr[0]:.4g} in place of {rate[0]:.4g} at step "
             f"{step.at + other.skip + 1}",
@@ -409,10 +400,11 @@ def _generators(view: RunView, other: RunView, both: Both, states: States) -> li
         return []
     line, _ = _missing(other, view, "generators")
     return [
-        _suspect(
+        Suspect(
             "resume_optimizer_state",
+            False,
             "with the random generators restored",
-            [ch.RestoredGenerators(states)],
+            lambda: ([], [ch.RestoredGenerators(states)]),
             line,
             "the script's own generators start again"
             if own

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from simdp.torch.audit.comparisons import RunView
 from simdp.torch.audit.lines import Line
-from simdp.torch.audit.records import BatchRecord, LoaderRecord, RankRecord
+from simdp.torch.audit.records import LoaderRecord, RankRecord
 
 
 @dataclass
@@ -119,17 +119,12 @@ def _epochs(view: RunView, loader: int) -> dict[int, tuple[Counter[int], bool]]:
     epochs: dict[int, tuple[Counter[int], bool]] = {}
     for rank in view.record.ranks:
         last = max((batch.epoch for batch in rank.batches if batch.loader == loader), default=-1)
-        for batch in _used(rank, loader):
-            drawn, _ = epochs.setdefault(batch.epoch, (Counter(), batch.epoch < last))
-            drawn.update(batch.samples)
+        used = {backward.batch for backward in rank.backwards}
+        for number, batch in enumerate(rank.batches):
+            if number in used and batch.loader == loader:
+                drawn, _ = epochs.setdefault(batch.epoch, (Counter(), batch.epoch < last))
+                drawn.update(batch.samples)
     return epochs
-
-
-def _used(rank: RankRecord, loader: int) -> list[BatchRecord]:
-    numbers = {backward.batch for backward in rank.backwards if backward.batch is not None}
-    return [
-        rank.batches[number] for number in sorted(numbers) if rank.batches[number].loader == loader
-    ]
 
 
 def repeated_order(view: RunView) -> tuple[LoaderRecord, int, int] | None:

@@ -776,11 +776,11 @@ def schedule(pair: Pair, written: Pair) -> list[Suspect]:
 def other_rates(pair: Pair) -> list[tuple[int, int]]:
     """Return the places, in both runs, of steps with other learning rates."""
     base, view = pair.base, pair.view
-    places = [(base.place(key), place) for place, key in enumerate(view.keys)]
+    places = [(base.places[key], place) for key, place in view.places.items() if key in base.places]
     return [
         (own, place)
         for own, place in places
-        if own is not None and not _same_rates(base.first.steps[own].lr, view.first.steps[place].lr)
+        if not _same_rates(base.first.steps[own].lr, view.first.steps[place].lr)
     ]
 
 

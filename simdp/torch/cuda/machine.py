@@ -99,11 +99,6 @@ class DeviceLedger:
         return self.capacity - self.reserved
 
 
-def rounded(nbytes: int) -> int:
-    """Return the bytes of a tensor on a device."""
-    return -(-nbytes // ROUND) * ROUND
-
-
 class Block:
     """Memory of a storage on device ``place``; an attribute of the storage, freed with it."""
 
@@ -122,7 +117,7 @@ class Block:
         torch.OutOfMemoryError
             If it does not fit.
         """
-        size = rounded(nbytes)
+        size = -(-nbytes // ROUND) * ROUND
         if size != self.nbytes:
             if self.nbytes:
                 self._ledger.give(self.nbytes)

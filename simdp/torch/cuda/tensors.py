@@ -184,15 +184,8 @@ def _group(here: VirtualMachine, original: Any, lists: Any, with_indices: bool =
 METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 """Methods that create tensors, by default on the same device."""
 
-LIKE = (
-    "empty_like",
-    "full_like",
-    "ones_like",
-    "rand_like",
-    "randint_like",
-    "randn_like",
-    "zeros_like",
-)
+MADE_LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
+LIKE = tuple(f"{name}_like" for name in MADE_LIKE)
 """Functions that create a tensor like another one, by default on its device."""
 
 FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor", "sparse_coo_tensor")
