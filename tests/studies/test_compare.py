@@ -231,7 +231,7 @@ def test_what_the_file_says_of_its_hardware_is_noted_where_machines_are_compared
 def test_without_numerics_there_are_no_weights_to_compare(lay):
     found = lay(overrides={"numerics": False})
     assert [point.same_weights for point in found.points] == [None, None]
-    assert found.points[0].last_loss is None
+    assert found.points[0].metrics.last_loss is None
 
 
 def test_models_of_other_shapes_are_not_compared(lay):
