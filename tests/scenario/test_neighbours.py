@@ -1,5 +1,6 @@
 """Several jobs on one network: who slows whom down, by how much, and what is refused."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,7 +60,7 @@ def played(load):
 
 def assert_alike(found, wanted):
     """Equal up to the rounding in which two clocks differ."""
-    if isinstance(wanted, dict):
+    if isinstance(wanted, Mapping):
         assert list(found) == list(wanted)
         found, wanted = list(found.values()), list(wanted.values())
     if isinstance(wanted, list | tuple):
