@@ -19,7 +19,7 @@ from simdp.engine import simulate as common
 from simdp.engine.rebalancing import rebalanced
 from simdp.engine.simulate import prove_plans, simulate_segment
 from simdp.engine.state import segment_of
-from simdp.results.trace import COLUMNS, TraceToCome
+from simdp.results.trace import Columns, TraceToCome
 from simdp.scenario import root
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def assert_same_times(found, wanted):
 
 
 def spans(trace):
-    return {name: getattr(trace, name).tobytes() for name in COLUMNS}, trace.names
+    return {name: getattr(trace, name).tobytes() for name in Columns._fields}, trace.names
 
 
 def at_once(chosen):
