@@ -16,7 +16,7 @@ from simdp import simulate
 from simdp.engine.state import State
 from simdp.errors import ScenarioError
 from simdp.files import read_npz
-from simdp.results.trace import COLUMNS
+from simdp.results.trace import Columns
 from simdp.scenario import checked
 from simdp.studies.sweep import sweep
 from simdp.workload.sampling import START, epoch_order
@@ -142,7 +142,7 @@ def facts(result):
         "network": result.network,
         "server": result.server,
         "names": trace.names,
-        "spans": {name: getattr(trace, name).tobytes() for name in COLUMNS},
+        "spans": {name: getattr(trace, name).tobytes() for name in Columns._fields},
         "memory": [np.hstack(list(map(np.ravel, held))).tobytes() for held in trace.memory],
         "weights": [bits(own) for own in result.replicas or ()],
         "outputs": [[out.tobytes() for out in several] for several in result.outputs or ()],
