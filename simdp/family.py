@@ -32,24 +32,16 @@ OUTSIDE_MODULES: dict[str, str] = {}
 
 
 class Offer(NamedTuple):
-    """Entry point of an installed package.
-
-    Attributes
-    ----------
-    kind : str
-        The entry point's name.
-    value : str
-        Where it leads, ``module:Class``.
-    package : str
-        The package and its version.
-    load : callable
-        Imports it.
-    """
+    """Entry point of an installed package."""
 
     kind: str
+    """The entry point's name."""
     value: str
+    """Where it leads, ``module:Class``."""
     package: str
+    """The package and its version."""
     load: Callable[[], object]
+    """Imports it."""
 
 
 class Family(Mapping[str, type[M]]):

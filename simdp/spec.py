@@ -491,21 +491,14 @@ Percent = Annotated[
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a value.
-
-    Attributes
-    ----------
-    place : tuple of str
-        The keys that lead to it.
-    line : str
-        Place, given value, allowed values.
-    unknown : str or None
-        The unknown key at that place, if that is the problem.
-    """
+    """One thing that is wrong with a value."""
 
     place: tuple[str, ...]
+    """The keys that lead to it."""
     line: str
+    """Place, given value, allowed values."""
     unknown: str | None = None
+    """The unknown key at that place, if that is the problem."""
 
 
 def problems(error: ValidationError, raw: object) -> list[Problem]:

@@ -31,21 +31,14 @@ class TableLine(NamedTuple):
 
 
 class SampleTable(NamedTuple):
-    """Samples of a table.
-
-    Attributes
-    ----------
-    values : array of float
-        Features of the first sample, of the second, and so on.
-    labels : list of str
-        Text in the column of labels, never empty.
-    lines : list of int
-        The line of each sample in the file.
-    """
+    """Samples of a table."""
 
     values: array[float]
+    """Features of the first sample, of the second, and so on."""
     labels: list[str]
+    """Text in the column of labels, never empty."""
     lines: list[int]
+    """The line of each sample in the file."""
 
 
 def parse_samples(

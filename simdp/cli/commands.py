@@ -10,24 +10,16 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """One command.
-
-    Attributes
-    ----------
-    home : str
-        Its module in this room and its function there, or its group of commands.
-    summary : str
-        The first line of its documentation.
-    examples : tuple of str
-        Commands, without ``python -m simdp``.
-    hidden : bool
-        Whether ``--help`` leaves it out: a command for the developers of simdp.
-    """
+    """One command."""
 
     home: str
+    """Its module in this room and its function there, or its group of commands."""
     summary: str
+    """The first line of its documentation."""
     examples: tuple[str, ...]
+    """Commands, without ``python -m simdp``."""
     hidden: bool = False
+    """Whether ``--help`` leaves it out: a command for the developers of simdp."""
 
     @property
     def epilog(self) -> str:

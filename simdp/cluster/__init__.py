@@ -55,45 +55,6 @@ MAX_WORLD_SIZE = 2**20
 class Cluster(Spec):
     """Devices, their links, their stragglers and their failures.
 
-    Attributes
-    ----------
-    machine : str or None
-        A machine of the catalogue, or a file written by ``calibrate``. It sets keys of ``cluster``
-        and ``collectives`` that the scenario does not.
-    world_size : int
-        Number of ranks.
-    devices_per_node : int or None
-        None: one node holds all of them.
-    ranks_per_device : int
-        Consecutive ranks on one device; the last may hold fewer. They share its time in slices:
-        with k ranks on it, arithmetic and memory traffic of each take k times as long, also while
-        others wait, and hosts launch kernels in parallel. Each rank has separate arrays in the
-        device's memory. Links and network cards are those of ranks: two on one device communicate
-        as two devices do.
-    device : Device or list of Device
-        One for all ranks, or one per rank.
-    allocator : Allocator
-        Determines the memory used by a tensor.
-    topology, link
-        Inside a node; or lists with one per node.
-    inter_node : InterNode or None
-        Required for more than one node.
-    stragglers : list of Straggler
-        Slow ranks, nodes and links; their factors multiply.
-    failures : list of Failures
-        Processes that remove nodes over the weeks of a job, and return them.
-    overheads : Overheads
-        Software overheads of distributed training; none by default.
-    host : HostMemory
-        Speeds of the host memory and the links to it, for offloaded state.
-    host_memory : float or None
-        Host memory of a node [bytes]; None: unknown.
-    price : float or None
-        Of a device [USD/s], written for example as ``2.5 USD/h``; default: the catalogue's list
-        price, if any, which is printed with its date.
-    power : Power or None
-        Power of devices and nodes; missing values come from the catalogue.
-
     Notes
     -----
     Links are numbered node by node, then those between nodes. Vertices beyond the ranks are
@@ -114,21 +75,43 @@ class Cluster(Spec):
     )
 
     machine: AnyMachine | None = None
+    """A machine of the catalogue, or a file written by ``calibrate``. It sets keys of ``cluster``
+    and ``collectives`` that the scenario does not."""
     world_size: Int = Field(ge=1, le=MAX_WORLD_SIZE)
+    """Number of ranks."""
     devices_per_node: Int | None = Field(None, ge=1, le=MAX_WORLD_SIZE)
+    """None: one node holds all of them."""
     ranks_per_device: Int = Field(1, ge=1, le=2**10)
+    """Consecutive ranks on one device; the last may hold fewer. They share its time in slices: with
+    k ranks on it, arithmetic and memory traffic of each take k times as long, also while others
+    wait, and hosts launch kernels in parallel. Each rank has separate arrays in the device's
+    memory. Links and network cards are those of ranks: two on one device communicate as two devices
+    do."""
     device: AnyDevice | list[AnyDevice]
+    """One for all ranks, or one per rank."""
     allocator: AnyAllocator = Exact()
+    """Determines the memory used by a tensor."""
     topology: AnyTopology | list[AnyTopology] = SwitchTopology()
+    """Inside a node; or lists with one per node."""
     link: AnyLink | list[AnyLink] | None = None
+    """Inside a node; or lists with one per node."""
     inter_node: InterNode | None = None
+    """Required for more than one node."""
     stragglers: list[AnyStraggler] = Field(default_factory=list)
+    """Slow ranks, nodes and links; their factors multiply."""
     failures: list[AnyFailures] = Field(default_factory=list)
+    """Processes that remove nodes over the weeks of a job, and return them."""
     overheads: Overheads = Overheads()
+    """Software overheads of distributed training; none by default."""
     host: HostMemory = HostMemory()
+    """Speeds of the host memory and the links to it, for offloaded state."""
     host_memory: PositiveBytes | None = None
+    """Host memory of a node [bytes]; None: unknown."""
     price: Price | None = None
+    """Of a device [USD/s], written for example as ``2.5 USD/h``; default: the catalogue's list
+    price, if any, which is printed with its date."""
     power: Power | None = None
+    """Power of devices and nodes; missing values come from the catalogue."""
 
     @field_validator("device", mode="wrap")
     @classmethod

@@ -47,11 +47,6 @@ class Cuda(Allocator):
     Tensors below 10 MiB share segments, cut into blocks of 512 B. A larger one has a segment of
     whole 2 MiB, and uses all of it if at most 1 MiB is left.
 
-    Attributes
-    ----------
-    expandable_segments : bool
-        As of ``PYTORCH_CUDA_ALLOC_CONF``: each segment grows, which reduces reserved memory.
-
     References
     ----------
     torch, c10/cuda/CUDACachingAllocator: round_size, get_allocation_size, should_split.
@@ -62,6 +57,7 @@ class Cuda(Allocator):
     caches: ClassVar[bool] = True
 
     expandable_segments: Bool = False
+    """As of ``PYTORCH_CUDA_ALLOC_CONF``: each segment grows, which reduces reserved memory."""
 
     @property
     def grows(self) -> bool:

@@ -52,25 +52,17 @@ LEVELS = ("rest", "waiting", "busy")
 
 
 class Power(Spec):
-    """Power of devices and their nodes; missing values come from the catalogue.
-
-    Attributes
-    ----------
-    rest : float or None
-        Of an idle device [W].
-    waiting : float or None
-        While its collective waits for others or for the network [W]: its kernel spins. Default: 26
-        % of the way from idle to busy; results also state the energy at 13 and 39 %.
-    busy : float or None
-        Of a computing device [W].
-    node : float or None
-        Power of a node in addition to its devices [W].
-    """
+    """Power of devices and their nodes; missing values come from the catalogue."""
 
     rest: Watts | None = None
+    """Of an idle device [W]."""
     waiting: Watts | None = None
+    """While its collective waits for others or for the network [W]: its kernel spins. Default: 26 %
+    of the way from idle to busy; results also state the energy at 13 and 39 %."""
     busy: Watts | None = None
+    """Of a computing device [W]."""
     node: Watts | None = None
+    """Power of a node in addition to its devices [W]."""
 
     @model_validator(mode="after")
     def _rises(self) -> Power:
@@ -112,18 +104,12 @@ class Power(Spec):
 
 
 class ListPrice(Spec):
-    """List price of a device, with source and date.
-
-    Attributes
-    ----------
-    amount : float
-        Of one device [USD/s].
-    date : str
-        Date of the price: ``"2026-05"``.
-    """
+    """List price of a device, with source and date."""
 
     amount: Price
+    """Of one device [USD/s]."""
     date: str
+    """Date of the price: ``"2026-05"``."""
 
 
 def rates_of(
@@ -172,61 +158,16 @@ Fraction = Annotated[Float, Field(gt=0, le=1)]
 
 
 class FlashEfficiency(Spec):
-    """Fractions of the peak that fused attention reaches, by pass.
-
-    Attributes
-    ----------
-    forward, backward : float
-        In (0, 1].
-    """
+    """Fractions of the peak that fused attention reaches, by pass."""
 
     forward: Fraction
+    """In (0, 1]."""
     backward: Fraction
+    """In (0, 1]."""
 
 
 class Device(Spec):
     """One accelerator.
-
-    Attributes
-    ----------
-    name : str or None
-        Name; that of a catalogue entry.
-    peak : dict of str to float
-        Dense peak rate by dtype [FLOP/s].
-    memory : float
-        Capacity [bytes].
-    memory_bandwidth : float
-        Of the device's memory [bytes/s].
-    efficiency : float or dict of str to float
-        Fraction of the peak FLOP/s that real layers reach, in (0, 1]; one for all, or by dtype.
-    flash_efficiency : float, FlashEfficiency or None
-        The same for fused attention (``workload.attention: flash``), over the work left by a causal
-        mask; one for both passes, or ``{forward: 0.48, backward: 0.27}``. None is ``efficiency``.
-    memory_efficiency : float
-        Fraction of the memory bandwidth that the kernels of layers reach, in (0, 1].
-    stream_efficiency : float or None
-        The same for the kernels of an update, which stream through lists of tensors. None is
-        ``memory_efficiency``.
-    half_work : float
-        Work at which a product (of matrices, a convolution, attention) reaches half of the
-        efficiency, since small products do not fill the device [FLOP]: Hockney's n_1/2. Default 0:
-        products of any size reach all.
-    misaligned_efficiency : float
-        Fraction of ``efficiency`` that products of matrices reach on tensor cores if a row is no
-        multiple of 16 bytes, as with a vocabulary of 50,257.
-    launch : float
-        Time to launch one kernel [s]; charged once per kernel.
-    multiprocessors : int
-        Streaming multiprocessors or compute units. The default is an A100's; V100 to B200 have 80
-        to 148.
-    peer_to_peer : bool
-        Whether such devices can access each other over PCIe. GeForce cards cannot: without
-        measurements, their collectives get less of PCIe (``python -m simdp list constants``).
-    price : ListPrice or None
-        Price per hour, with its date; None if unknown. ``cluster.price`` of a scenario has
-        precedence.
-    power : Power or None
-        Known power of it, and of a node without its devices.
 
     References
     ----------
@@ -234,22 +175,45 @@ class Device(Spec):
     """
 
     name: str | None = None
+    """Name; that of a catalogue entry."""
     peak: dict[str, FlopRate] = Field(
         json_schema_extra={"propertyNames": {"enum": list(DTYPES)}, "minProperties": 1}
     )
+    """Dense peak rate by dtype [FLOP/s]."""
     memory: PositiveBytes
+    """Capacity [bytes]."""
     memory_bandwidth: Bandwidth
+    """Of the device's memory [bytes/s]."""
     efficiency: Fraction | dict[str, Fraction] = 0.5
+    """Fraction of the peak FLOP/s that real layers reach, in (0, 1]; one for all, or by dtype."""
     flash_efficiency: Fraction | FlashEfficiency | None = None
+    """The same for fused attention (``workload.attention: flash``), over the work left by a causal
+    mask; one for both passes, or ``{forward: 0.48, backward: 0.27}``. None is ``efficiency``."""
     memory_efficiency: Fraction = 1.0
+    """Fraction of the memory bandwidth that the kernels of layers reach, in (0, 1]."""
     stream_efficiency: Fraction | None = None
+    """The same for the kernels of an update, which stream through lists of tensors. None is
+    ``memory_efficiency``."""
     half_work: Flops = 0.0
+    """Work at which a product (of matrices, a convolution, attention) reaches half of the
+    efficiency, since small products do not fill the device [FLOP]: Hockney's n_1/2. Default 0:
+    products of any size reach all."""
     misaligned_efficiency: Fraction = 1.0
+    """Fraction of ``efficiency`` that products of matrices reach on tensor cores if a row is no
+    multiple of 16 bytes, as with a vocabulary of 50,257."""
     launch: Seconds = 5e-6
+    """Time to launch one kernel [s]; charged once per kernel."""
     multiprocessors: Int = Field(108, ge=2, le=10_000)
+    """Streaming multiprocessors or compute units. The default is an A100's; V100 to B200 have 80 to
+    148."""
     peer_to_peer: Bool = True
+    """Whether such devices can access each other over PCIe. GeForce cards cannot: without
+    measurements, their collectives get less of PCIe (``python -m simdp list constants``)."""
     price: ListPrice | None = None
+    """Price per hour, with its date; None if unknown. ``cluster.price`` of a scenario has
+    precedence."""
     power: Power | None = None
+    """Known power of it, and of a node without its devices."""
 
     @field_validator("peak")
     @classmethod
@@ -401,19 +365,13 @@ def describe_device(name: str) -> str:
 
 
 class HostMemory(Spec):
-    """The memory of a node's processors, and the links of devices to it.
-
-    Attributes
-    ----------
-    link : Link
-        Between each device and it, in both directions at once.
-    memory_bandwidth : float
-        Of a node, shared by its ranks [bytes/s]. The default is that of one socket with eight
-        channels of DDR4-3200, 8 x 25.6 GB/s (AMD EPYC 7003 series, data sheet).
-    """
+    """The memory of a node's processors, and the links of devices to it."""
 
     link: AnyLink = Field("pcie4-x16", validate_default=True)
+    """Between each device and it, in both directions at once."""
     memory_bandwidth: Bandwidth = 204.8e9
+    """Of a node, shared by its ranks [bytes/s]. The default is that of one socket with eight
+    channels of DDR4-3200, 8 x 25.6 GB/s (AMD EPYC 7003 series, data sheet)."""
 
     def copying(self, nbytes: float) -> float:
         """Return the time to copy between a device and it [s]."""
@@ -435,16 +393,6 @@ class Contention(Spec):
     largest buffers' bus bandwidth fills. Its ``traffic`` is the share of the memory bandwidth that
     the bytes take which it moves on average.
 
-    Attributes
-    ----------
-    accesses : float
-        Bytes of a device's memory that are read and written per byte of bus bandwidth: a step of a
-        ring reads its own data and what has arrived, while the next data arrives.
-    channel : float
-        Bus bandwidth of a channel [bytes/s]: DGX-1 has 12 channels for 132 GB/s, DGX A100 24 for
-        240, a card of 100 Gbit/s two. (Those of a graph search are doubled at connect time: NCCL
-        2.x, src/graph/connect.cc.)
-
     Notes
     -----
     Measured with blocks of NCCL's size on an H200 of 132 multiprocessors
@@ -455,7 +403,12 @@ class Contention(Spec):
     """
 
     accesses: Float = Field(3.0, ge=0, le=100)
+    """Bytes of a device's memory that are read and written per byte of bus bandwidth: a step of a
+    ring reads its own data and what has arrived, while the next data arrives."""
     channel: Bandwidth = 12e9
+    """Bus bandwidth of a channel [bytes/s]: DGX-1 has 12 channels for 132 GB/s, DGX A100 24 for
+    240, a card of 100 Gbit/s two. (Those of a graph search are doubled at connect time: NCCL 2.x,
+    src/graph/connect.cc.)"""
 
     def slowdown(self, device: Device, bandwidth: float, full: float) -> float:
         """Return the relative increase of compute time on a device beside a collective.
@@ -477,41 +430,30 @@ Slowdown = Annotated[Float, Field(ge=0, le=10)]
 
 
 class Overheads(Spec):
-    """Costs of hooks, launches and messages, and interference of compute and communication.
-
-    Attributes
-    ----------
-    hook : float
-        Time on the compute stream per gradient copied into a bucket [s]: DDP's hook, and the launch
-        of the copy.
-    launch : float
-        Time on the compute stream per started collective [s].
-    message : float
-        Time of the host on the communication stream per collective, before it begins [s].
-    message_per_rank : float
-        The same for each rank of the world [s]: for a coordinator that receives from all ranks, as
-        in Horovod.
-    compute_slowdown : float or Contention
-        Relative increase of compute time during a collective, whose kernels use multiprocessors and
-        memory bandwidth: one for all collectives, or `Contention`, by what each of them takes.
-        About 0.6 on V100 with NVLink: torch's DDP benchmark (pytorch
-        benchmarks/distributed/ddp/README.md) finds steps 3 to 4 % longer, all within the few
-        milliseconds of collectives; `Contention` gives 0.6 there with eight GPUs. Without NVLink,
-        where copies leave no room for kernels, up to 10: one after the other.
-    collective_slowdown : float
-        Relative increase of a collective's time during compute.
-    copies : bool
-        Charge the copies of gradients into buckets and back, at memory bandwidth, unless the
-        strategy sets it.
-    """
+    """Costs of hooks, launches and messages, and interference of compute and communication."""
 
     hook: Seconds = 0.0
+    """Time on the compute stream per gradient copied into a bucket [s]: DDP's hook, and the launch
+    of the copy."""
     launch: Seconds = 0.0
+    """Time on the compute stream per started collective [s]."""
     message: Seconds = 0.0
+    """Time of the host on the communication stream per collective, before it begins [s]."""
     message_per_rank: Seconds = 0.0
+    """The same for each rank of the world [s]: for a coordinator that receives from all ranks, as
+    in Horovod."""
     compute_slowdown: Slowdown | Contention = 0.0
+    """Relative increase of compute time during a collective, whose kernels use multiprocessors and
+    memory bandwidth: one for all collectives, or `Contention`, by what each of them takes. About
+    0.6 on V100 with NVLink: torch's DDP benchmark (pytorch benchmarks/distributed/ddp/README.md)
+    finds steps 3 to 4 % longer, all within the few milliseconds of collectives; `Contention` gives
+    0.6 there with eight GPUs. Without NVLink, where copies leave no room for kernels, up to 10: one
+    after the other."""
     collective_slowdown: Float = Field(0.0, ge=0, le=10)
+    """Relative increase of a collective's time during compute."""
     copies: Bool = False
+    """Charge the copies of gradients into buckets and back, at memory bandwidth, unless the
+    strategy sets it."""
 
     @field_validator("compute_slowdown", mode="wrap")
     @classmethod
@@ -535,25 +477,17 @@ LATENCY_OF_SOCKETS = 25e-6
 
 
 class Link(Spec):
-    """One direction of a link.
-
-    Attributes
-    ----------
-    name : str or None
-        Name; that of a catalogue entry.
-    alpha : float
-        Latency of a transfer [s].
-    bandwidth : float
-        In one direction [bytes/s]; the inverse of beta.
-    transport : str or None
-        Transport in collectives, which determines their share of the link without measurements
-        (``python -m simdp list constants``). None: derived from its figures, see `carries`.
-    """
+    """One direction of a link."""
 
     name: str | None = None
+    """Name; that of a catalogue entry."""
     alpha: Seconds
+    """Latency of a transfer [s]."""
     bandwidth: Bandwidth
+    """In one direction [bytes/s]; the inverse of beta."""
     transport: Literal["nvlink", "pcie", "rdma", "libfabric", "tcp"] | None = None
+    """Transport in collectives, which determines their share of the link without measurements
+    (``python -m simdp list constants``). None: derived from its figures, see `carries`."""
 
     def carries(self, between_nodes: bool) -> str:
         """Return its transport in collectives, by default derived from its figures."""
@@ -601,72 +535,51 @@ SUFFIX = ".yaml"
 
 
 class Calibration(Spec):
-    """Data of a machine's fit, and how well they determine its constants.
-
-    Attributes
-    ----------
-    data : str
-        The measurements.
-    residual : float
-        Root mean square of the fit's relative errors.
-    intervals : dict of str to list
-        Ends of the 90 % interval of each constant, by dotted key, as written.
-    errors : dict of str to str
-        Fitted over measured time, less one, by point.
-    tables : dict of str to list of int
-        Collectives with tables of nccl-tests, and the number of nodes of each.
-    steps : dict of str to list of int
-        Models with steps, by the names of presets, and the number of nodes of each.
-    precisions : list of str
-        Dtypes of the products of these steps; another one is new to the constants. Empty: unknown.
-    taken : dict of str to str
-        Constants of ``intervals`` that were fitted to another machine, and its name.
-    notes : list of str
-        Further findings of the fit, such as constants that the data do not determine.
-    """
+    """Data of a machine's fit, and how well they determine its constants."""
 
     data: str
+    """The measurements."""
     residual: Percent = 0.0
+    """Root mean square of the fit's relative errors."""
     intervals: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]] = Field(
         default_factory=dict
     )
+    """Ends of the 90 % interval of each constant, by dotted key, as written."""
     errors: dict[str, str] = Field(default_factory=dict)
+    """Fitted over measured time, less one, by point."""
     tables: dict[str, list[int]] = Field(default_factory=dict)
+    """Collectives with tables of nccl-tests, and the number of nodes of each."""
     steps: dict[str, list[int]] = Field(default_factory=dict)
+    """Models with steps, by the names of presets, and the number of nodes of each."""
     precisions: list[Literal["float64", "float32", "tfloat32", "float16", "bfloat16"]] = Field(
         default_factory=list
     )
+    """Dtypes of the products of these steps; another one is new to the constants. Empty:
+    unknown."""
     taken: dict[str, str] = Field(default_factory=dict)
+    """Constants of ``intervals`` that were fitted to another machine, and its name."""
     notes: list[str] = Field(default_factory=list)
+    """Further findings of the fit, such as constants that the data do not determine."""
 
 
 class Machine(Spec):
-    """An entry of the catalogue, or of a file.
-
-    Attributes
-    ----------
-    cluster, collectives : dict
-        Keys of a scenario; those of the scenario have precedence.
-    source : dict or str
-        Sources of the figures.
-    calibration : Calibration or None
-        Of fitted constants.
-    caveats : list of str
-        Unusual properties of this machine that change its times, one plain sentence each.
-    usual : bool
-        Whether nodes with its device are usually like this one. Others are the machine of a device
-        only where there is none like it.
-    site : str or None
-        Site, shared by entries of the same nodes or lab: measurements of one apply to the others.
-    """
+    """An entry of the catalogue, or of a file."""
 
     cluster: dict[str, Any]
+    """Keys of a scenario; those of the scenario have precedence."""
     collectives: dict[str, Any] = Field(default_factory=dict)
+    """Keys of a scenario; those of the scenario have precedence."""
     source: dict[str, Any] | str
+    """Sources of the figures."""
     calibration: Calibration | None = None
+    """Of fitted constants."""
     caveats: list[str] = Field(default_factory=list)
+    """Unusual properties of this machine that change its times, one plain sentence each."""
     usual: Bool = True
+    """Whether nodes with its device are usually like this one. Others are the machine of a device
+    only where there is none like it."""
     site: str | None = None
+    """Site, shared by entries of the same nodes or lab: measurements of one apply to the others."""
 
     @field_validator("cluster")
     @classmethod

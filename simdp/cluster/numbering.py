@@ -22,30 +22,22 @@ from simdp.spec import Int, Spec
 
 
 class InterNode(Spec):
-    """The network between nodes.
-
-    Attributes
-    ----------
-    topology : Topology
-        Topology of the nodes.
-    link : Link or list of Link
-        One direction of one link, from a network card to the switch or to another card; or one per
-        node, for the links at that node's ports.
-    links_per_node : int
-        Network cards per node, k: local rank r uses card ``r % k``. With switches every card has a
-        separate port; a ring or a full mesh of nodes exists k times. Where a node of m ranks has a
-        multiple of m cards, each rank spreads its traffic evenly over k / m of them, which act as
-        one card with their total bandwidth.
-    nics : list of int or None
-        The card of each device of a node, instead of ``r % k``; it uses no other card.
-    """
+    """The network between nodes."""
 
     model_config = ConfigDict(json_schema_extra={"required": []})  # a machine may bring the link
 
     topology: AnyTopology = SwitchTopology()
+    """Topology of the nodes."""
     link: AnyLink | list[AnyLink]
+    """One direction of one link, from a network card to the switch or to another card; or one per
+    node, for the links at that node's ports."""
     links_per_node: Int = Field(1, ge=1, le=1024)
+    """Network cards per node, k: local rank r uses card ``r % k``. With switches every card has a
+    separate port; a ring or a full mesh of nodes exists k times. Where a node of m ranks has a
+    multiple of m cards, each rank spreads its traffic evenly over k / m of them, which act as one
+    card with their total bandwidth."""
     nics: list[Int] | None = None
+    """The card of each device of a node, instead of ``r % k``; it uses no other card."""
 
     @field_validator("link", mode="wrap")
     @classmethod

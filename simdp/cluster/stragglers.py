@@ -142,40 +142,31 @@ class DegradedLink(Straggler):
 
     Exactly one of ``node``, ``rank`` and ``link`` selects the links. Only transfers over these
     links slow down, in both directions; compute does not.
-
-    Attributes
-    ----------
-    node : int or None
-        All links between nodes that end at this one; with ``card`` those of this network card.
-    card : int or None
-        Network card of the node.
-    rank : int or None
-        All links inside its node that end at this device.
-    link : list of int or None
-        Two ranks: the direct link between them, in both directions.
-    bandwidth : float
-        Factor of at most 1 on the bandwidth.
-    latency : float
-        Factor of at least 1 on the latency.
-    steps : list of int or None
-        First step (counted from 0), and first step after the last; default: always.
-    on, off : int or None
-        Flapping: degraded for ``on`` steps, sound for ``off``, repeatedly. The seed draws the phase
-        at the start of the run.
     """
 
     by_factors: ClassVar[bool] = False
 
     kind: Literal["degraded_link"] = "degraded_link"
     node: Place | None = None
+    """All links between nodes that end at this one; with ``card`` those of this network card."""
     card: Place | None = None
+    """Network card of the node."""
     rank: Place | None = None
+    """All links inside its node that end at this device."""
     link: Pair | None = None
+    """Two ranks: the direct link between them, in both directions."""
     bandwidth: Float = Field(1.0, gt=0, le=1)
+    """Factor of at most 1 on the bandwidth."""
     latency: Float = Field(1.0, ge=1, le=1e6)
+    """Factor of at least 1 on the latency."""
     steps: Pair | None = None
+    """First step (counted from 0), and first step after the last; default: always."""
     on: NumSteps | None = None
+    """Flapping: degraded for ``on`` steps, sound for ``off``, repeatedly. The seed draws the phase
+    at the start of the run."""
     off: NumSteps | None = None
+    """Flapping: degraded for ``on`` steps, sound for ``off``, repeatedly. The seed draws the phase
+    at the start of the run."""
 
     @model_validator(mode="after")
     def _says_where_and_when(self) -> DegradedLink:
@@ -242,37 +233,25 @@ COLUMNS = ("quantile", "factor")
 
 
 class QuantilePoint(Spec):
-    """A point of the distribution.
-
-    Attributes
-    ----------
-    quantile : float
-        Fraction of the steps that are no slower.
-    factor : float
-        Quantile of the times, in multiples of the device's time.
-    """
+    """A point of the distribution."""
 
     quantile: Float = Field(ge=0, le=1)
+    """Fraction of the steps that are no slower."""
     factor: Float = Field(gt=0, le=1e6)
+    """Quantile of the times, in multiples of the device's time."""
 
 
 class EmpiricalStraggler(Straggler):
-    """Factor drawn per rank and step from measured quantiles, with linear interpolation.
-
-    Attributes
-    ----------
-    quantiles : list of QuantilePoint or None
-        In ascending order, from quantile 0, the smallest factor, to quantile 1, the largest.
-    path : str or None
-        The same as CSV with the columns ``quantile, factor``, relative to the scenario file;
-        instead of ``quantiles``.
-    """
+    """Factor drawn per rank and step from measured quantiles, with linear interpolation."""
 
     by_chance: ClassVar[bool] = True
 
     kind: Literal["empirical"] = "empirical"
     quantiles: Annotated[list[QuantilePoint], Field(min_length=2)] | None = None
+    """In ascending order, from quantile 0, the smallest factor, to quantile 1, the largest."""
     path: str | None = None
+    """The same as CSV with the columns ``quantile, factor``, relative to the scenario file; instead
+    of ``quantiles``."""
 
     _read: tuple[Floats, Floats] = PrivateAttr(default=(np.empty(0), np.empty(0)))
 
@@ -333,18 +312,13 @@ def _problem_with(pairs: list[tuple[float, float]]) -> str | None:
 
 
 class Gamma(Straggler):
-    """Factor of a gamma distribution per rank and step: mean 1, shape ``1 / cv^2``.
-
-    Attributes
-    ----------
-    cv : float
-        Coefficient of variation: standard deviation over mean. With 1 it is exponential.
-    """
+    """Factor of a gamma distribution per rank and step: mean 1, shape ``1 / cv^2``."""
 
     by_chance: ClassVar[bool] = True
 
     kind: Literal["gamma"] = "gamma"
     cv: Float = Field(ge=0, le=3)
+    """Coefficient of variation: standard deviation over mean. With 1 it is exponential."""
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         if not self.cv:
@@ -361,11 +335,6 @@ class Jitter(Straggler):
     of many random ones, independent of the seed; a single rank has no jitter. The slowest rank
     changes from step to step.
 
-    Attributes
-    ----------
-    sigma : float
-        Standard deviation of the factor's logarithm.
-
     References
     ----------
     Blom, "Statistical estimates and transformed beta-variables", 1958.
@@ -373,6 +342,7 @@ class Jitter(Straggler):
 
     kind: Literal["jitter"] = "jitter"
     sigma: Float = Field(ge=0, le=10)
+    """Standard deviation of the factor's logarithm."""
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         return rounded(np.exp(self.sigma * random.permutation(normal_scores(world_size))))
@@ -386,22 +356,16 @@ def normal_scores(n: int) -> Floats:
 
 
 class LognormalStraggler(Straggler):
-    """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1.
-
-    Attributes
-    ----------
-    sigma : float
-        Standard deviation of the factor's logarithm.
-    draws : int
-        The factor is the mean of this many draws: the micro-batches of a step, if these vary
-        independently with the same mean.
-    """
+    """Factor ``exp(sigma z)`` with a standard normal z per rank and step: median 1."""
 
     by_chance: ClassVar[bool] = True
 
     kind: Literal["lognormal"] = "lognormal"
     sigma: Float = Field(ge=0, le=10)
+    """Standard deviation of the factor's logarithm."""
     draws: Int = Field(1, ge=1, le=10**4)
+    """The factor is the mean of this many draws: the micro-batches of a step, if these vary
+    independently with the same mean."""
 
     def slowdown(self, step: int, world_size: int, random: np.random.Generator) -> Floats:
         drawn = np.exp(self.sigma * random.standard_normal((self.draws, world_size)))
@@ -421,30 +385,23 @@ def _every(value: object) -> int | float:
 
 
 class Pause(Straggler):
-    """Rank ``rank`` stops for ``duration``, repeatedly.
-
-    Attributes
-    ----------
-    rank : int
-        Rank, from 0.
-    every : int or float
-        A time [s]: pauses begin at every multiple of it on the simulated clock, independent of the
-        rank's activity; only compute is delayed. Or a number of steps: the pause is at the
-        beginning of steps ``every``, ``2 every``, ... (counted from 0).
-    duration : float
-        Length of one pause [s].
-    """
+    """Rank ``rank`` stops for ``duration``, repeatedly."""
 
     by_factors: ClassVar[bool] = False
 
     kind: Literal["pause"] = "pause"
     rank: Int = Field(ge=0)
+    """Rank, from 0."""
     every: Annotated[
         int | float,
         PlainValidator(_every, json_schema_input_type=Steps | PositiveSeconds),
         PlainSerializer(lambda v: v if isinstance(v, int) else format_quantity(v, "time")),
     ]
+    """A time [s]: pauses begin at every multiple of it on the simulated clock, independent of the
+    rank's activity; only compute is delayed. Or a number of steps: the pause is at the beginning of
+    steps ``every``, ``2 every``, ... (counted from 0)."""
     duration: PositiveSeconds
+    """Length of one pause [s]."""
 
     @model_validator(mode="after")
     def _leaves_time_to_work(self) -> Pause:
@@ -519,13 +476,6 @@ class SharedHost(Straggler):
     jobs with known times of single workers: their means explain 0.53, 0.92, 0.41 and all of the
     logarithm's variance, with the measured ratio of largest to mean time in an iteration.
 
-    Attributes
-    ----------
-    load : {"p25", "p50", "p75", "p90"}
-        The quantile of the measured coefficients of variation: 0.051, 0.094, 0.55 or 1.07.
-    persistent_variance : float
-        Fraction of the variance of the factor's logarithm that is persistent.
-
     References
     ----------
     github.com/alibaba/clusterdata, cluster-trace-gpu-v2020, mini-batch times.
@@ -535,7 +485,9 @@ class SharedHost(Straggler):
 
     kind: Literal["shared_host"] = "shared_host"
     load: Literal["p25", "p50", "p75", "p90"] = "p50"
+    """The quantile of the measured coefficients of variation: 0.051, 0.094, 0.55 or 1.07."""
     persistent_variance: Float = Field(0.7, ge=0, le=1)
+    """Fraction of the variance of the factor's logarithm that is persistent."""
 
     def _drawn(self, part: float, size: int, random: np.random.Generator) -> Floats:
         """Draw lognormal factors of mean 1 with a fraction of the logarithm's variance."""
@@ -550,19 +502,13 @@ class SharedHost(Straggler):
 
 
 class SlowNode(Straggler):
-    """All ranks of node ``node`` take ``factor`` times as long for forward and backward.
-
-    Attributes
-    ----------
-    node : int
-        Node, from 0.
-    factor : float
-        Above 1 it is slower than the others, below 1 faster.
-    """
+    """All ranks of node ``node`` take ``factor`` times as long for forward and backward."""
 
     kind: Literal["slow_node"] = "slow_node"
     node: Int = Field(ge=0)
+    """Node, from 0."""
     factor: Float = Field(gt=0, le=1e6)
+    """Above 1 it is slower than the others, below 1 faster."""
 
     def on_node(self) -> int | None:
         return self.node
@@ -575,19 +521,13 @@ class SlowNode(Straggler):
 
 
 class SlowRank(Straggler):
-    """Rank ``rank`` takes ``factor`` times as long for forward and backward.
-
-    Attributes
-    ----------
-    rank : int
-        Rank, from 0.
-    factor : float
-        Above 1 it is slower than the others, below 1 faster.
-    """
+    """Rank ``rank`` takes ``factor`` times as long for forward and backward."""
 
     kind: Literal["slow_rank"] = "slow_rank"
     rank: Int = Field(ge=0)
+    """Rank, from 0."""
     factor: Float = Field(gt=0, le=1e6)
+    """Above 1 it is slower than the others, below 1 faster."""
 
     def on_rank(self) -> int | None:
         return self.rank

@@ -227,35 +227,33 @@ class Collectives(Spec):
     A collective with an algorithm given here is simulated over the links, transfer by transfer. On
     NVIDIA's and AMD's devices of the catalogue all others are timed by NCCL's cost model; on other
     devices they are simulated over the links, too. An explicit `cost` applies to all of them.
-
-    Attributes
-    ----------
-    all_gather, all_reduce, broadcast, reduce, reduce_scatter
-        Algorithms; the default is a ring.
-    all_to_all, gather, scatter
-        Algorithms; by default every transfer goes directly from its source to its target.
-    barrier
-        Algorithm; the default is recursive doubling.
-    cost : Cost
-        Source of the times of collectives: ``links`` simulates their transfers, ``nccl`` is NCCL's
-        own model, ``table`` a measured table. The default is described above.
-    over_links : tuple of str or None
-        Collectives that are simulated over the links although ``cost`` gives the time of all
-        others; default: those with an explicit algorithm, if there is no ``cost``. An empty list
-        keeps a machine's cost over another network than its own.
     """
 
     all_gather: AnyAllGather = RingAllGather()
+    """Algorithms; the default is a ring."""
     all_reduce: AnyAllReduce = RingAllReduce()
+    """Algorithms; the default is a ring."""
     all_to_all: AnyAllToAll = DirectAllToAll()
+    """Algorithms; by default every transfer goes directly from its source to its target."""
     barrier: AnyBarrier = RecursiveDoublingBarrier()
+    """Algorithm; the default is recursive doubling."""
     broadcast: AnyBroadcast = RingBroadcast()
+    """Algorithms; the default is a ring."""
     gather: AnyGather = NaiveGather()
+    """Algorithms; by default every transfer goes directly from its source to its target."""
     reduce: AnyReduce = RingReduce()
+    """Algorithms; the default is a ring."""
     reduce_scatter: AnyReduceScatter = RingReduceScatter()
+    """Algorithms; the default is a ring."""
     scatter: AnyScatter = NaiveScatter()
+    """Algorithms; by default every transfer goes directly from its source to its target."""
     cost: AnyCost = LinksCost()
+    """Source of the times of collectives: ``links`` simulates their transfers, ``nccl`` is NCCL's
+    own model, ``table`` a measured table. The default is described above."""
     over_links: tuple[Collective, ...] | None = None
+    """Collectives that are simulated over the links although ``cost`` gives the time of all others;
+    default: those with an explicit algorithm, if there is no ``cost``. An empty list keeps a
+    machine's cost over another network than its own."""
 
     def cost_of(self, collective: str) -> Cost:
         """Return the cost of a collective."""

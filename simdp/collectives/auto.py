@@ -37,18 +37,13 @@ MAX_DIRECT_RANKS = 1024
 
 
 class Auto(Algorithm):
-    """Base of the choices.
-
-    Attributes
-    ----------
-    candidates : list of Algorithm, or None
-        Candidates; None: every kind of ``ordinary`` that supports the cluster.
-    """
+    """Base of the choices."""
 
     ordinary: ClassVar[tuple[str, ...]]
 
     kind: Literal["auto"] = "auto"
     candidates: tuple[Algorithm, ...] | None = None
+    """Candidates; None: every kind of ``ordinary`` that supports the cluster."""
 
     @model_validator(mode="after")
     def _chooses_between_algorithms(self) -> Self:

@@ -37,11 +37,6 @@ class Algorithm(Spec):
     """Base of every collective algorithm; `plan` is its interface.
 
     Members are either `Simple`, which states its rounds, or `Composed`, which combines other plans.
-
-    Attributes
-    ----------
-    slices : int
-        Pieces of every chunk, which pass through the algorithm one after the other.
     """
 
     collective: ClassVar[str]
@@ -49,6 +44,7 @@ class Algorithm(Spec):
 
     kind: str
     slices: Int = Field(1, ge=1, le=MAX_SLICES)
+    """Pieces of every chunk, which pass through the algorithm one after the other."""
 
     @abstractmethod
     def cut(self, layout: Layout, nbytes: float) -> Hashable:
@@ -204,15 +200,11 @@ class Whole(Simple):
 
 
 class Pipelined(Simple):
-    """An algorithm in which chunks of at most ``chunk_size`` bytes follow each other.
-
-    Attributes
-    ----------
-    chunk_size : float
-        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
-    """
+    """An algorithm in which chunks of at most ``chunk_size`` bytes follow each other."""
 
     chunk_size: PositiveBytes = 512 * 2.0**10
+    """Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8
+    steps)."""
 
     def num_chunks(self, layout: Layout, nbytes: float) -> int:
         """See `Simple`."""

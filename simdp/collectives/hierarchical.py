@@ -176,22 +176,15 @@ def once_per_rank(algorithm: Algorithm, layout: Layout) -> str | None:
 
 
 class HierarchicalAllReduce(Composed, AllReduceAlgorithm):
-    """Reduce_scatter inside every node, all_reduce across on every rail, all_gather inside.
-
-    Attributes
-    ----------
-    inner : ReduceScatter
-        Inside the node.
-    outer : AllReduce
-        Across nodes, on 1/m of the buffer per rail.
-    inner_gather : AllGather
-        Inside the node, at the end; default: the kind of ``inner`` with its options.
-    """
+    """Reduce_scatter inside every node, all_reduce across on every rail, all_gather inside."""
 
     kind: Literal["hierarchical"] = "hierarchical"
     inner: AnyReduceScatter = RingReduceScatter()
+    """Inside the node."""
     outer: AnyAllReduce = RingAllReduce()
+    """Across nodes, on 1/m of the buffer per rail."""
     inner_gather: AnyAllGather | None = None
+    """Inside the node, at the end; default: the kind of ``inner`` with its options."""
 
     @model_validator(mode="after")
     def _the_way_back_is_known(self) -> Self:
@@ -278,16 +271,12 @@ class _Pieces(Composed):
 
 
 class HierarchicalReduceScatter(_Pieces, ReduceScatterAlgorithm):
-    """Reduce_scatter inside every node, then across on every rail.
-
-    Attributes
-    ----------
-    inner, outer : ReduceScatter
-        Inside the node, and across nodes.
-    """
+    """Reduce_scatter inside every node, then across on every rail."""
 
     inner: AnyReduceScatter = RingReduceScatter()
+    """Inside the node."""
     outer: AnyReduceScatter = RingReduceScatter()
+    """Across nodes."""
 
     def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
         levels.pieces_inside(inner)
@@ -295,16 +284,12 @@ class HierarchicalReduceScatter(_Pieces, ReduceScatterAlgorithm):
 
 
 class HierarchicalAllGather(_Pieces, AllGatherAlgorithm):
-    """All_gather across on every rail, then inside every node.
-
-    Attributes
-    ----------
-    inner, outer : AllGather
-        Inside the node, and across nodes.
-    """
+    """All_gather across on every rail, then inside every node."""
 
     inner: AnyAllGather = RingAllGather()
+    """Inside the node."""
     outer: AnyAllGather = RingAllGather()
+    """Across nodes."""
 
     def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None) -> None:
         levels.pieces_across(outer)
@@ -343,16 +328,12 @@ class _RootedHierarchical(Composed):
 
 
 class HierarchicalBroadcast(_RootedHierarchical, BroadcastAlgorithm):
-    """Across on the root's rail, then inside every node.
-
-    Attributes
-    ----------
-    inner, outer : Broadcast
-        Inside the node, and across nodes.
-    """
+    """Across on the root's rail, then inside every node."""
 
     inner: AnyBroadcast = RingBroadcast()
+    """Inside the node."""
     outer: AnyBroadcast = RingBroadcast()
+    """Across nodes."""
 
     def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
         levels.on_rail(place, outer)
@@ -360,16 +341,12 @@ class HierarchicalBroadcast(_RootedHierarchical, BroadcastAlgorithm):
 
 
 class HierarchicalReduce(_RootedHierarchical, ReduceAlgorithm):
-    """Inside every node, then across on the root's rail.
-
-    Attributes
-    ----------
-    inner, outer : Reduce
-        Inside the node, and across nodes.
-    """
+    """Inside every node, then across on the root's rail."""
 
     inner: AnyReduce = TreeReduce()
+    """Inside the node."""
     outer: AnyReduce = TreeReduce()
+    """Across nodes."""
 
     def add_plans(self, levels: Levels, inner: Plan | None, outer: Plan | None, place: int) -> None:
         levels.inside(inner)
@@ -463,16 +440,11 @@ def most_square(world_size: int) -> tuple[int, int]:
 
 
 class Torus2d(Composed):
-    """Base of the algorithms on a grid of ranks.
-
-    Attributes
-    ----------
-    dims : tuple of int or None
-        Rows and columns; default: the most square grid.
-    """
+    """Base of the algorithms on a grid of ranks."""
 
     kind: Literal["torus2d"] = "torus2d"
     dims: tuple[Int, ...] | None = None
+    """Rows and columns; default: the most square grid."""
 
     @field_validator("dims")
     @classmethod
@@ -512,16 +484,11 @@ class Torus2d(Composed):
 
 
 class Torus2dAllReduce(Torus2d, AllReduceAlgorithm):
-    """Reduce_scatter along the rows, all_reduce along the columns, all_gather along the rows.
-
-    Attributes
-    ----------
-    both_ways : bool
-        Whether half of the buffer goes along the columns first, at the same time, so that the links
-        of both directions are busy in every stage.
-    """
+    """Reduce_scatter along the rows, all_reduce along the columns, all_gather along the rows."""
 
     both_ways: Bool = False
+    """Whether half of the buffer goes along the columns first, at the same time, so that the links
+    of both directions are busy in every stage."""
 
     def levels(self) -> Composed:
         return HierarchicalAllReduce()

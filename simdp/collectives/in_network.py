@@ -92,16 +92,11 @@ def _edges(layout: Layout, start: int) -> list[tuple[Ints, Ints]]:
 
 
 class _Sharp(Simple):
-    """Base of SHARP's algorithms.
-
-    Attributes
-    ----------
-    chunk_size : float
-        Bytes per chunk; 2 MiB are 4 steps of NCCL's Simple protocol, as a chunk of its rings.
-    """
+    """Base of SHARP's algorithms."""
 
     kind: Literal["sharp"] = "sharp"
     chunk_size: PositiveBytes = 2 * 2.0**20
+    """Bytes per chunk; 2 MiB are 4 steps of NCCL's Simple protocol, as a chunk of its rings."""
 
     def problem_with(self, layout: Layout) -> str | None:
         if not layout.across:
@@ -147,17 +142,12 @@ class SharpReduce(_Sharp, ReduceAlgorithm):
 
 
 class _Nvls(Simple):
-    """Base of NVLS's algorithms.
-
-    Attributes
-    ----------
-    chunk_size : float
-        Bytes of a rank's piece that are in flight at a time; 2 MiB are 16 channels of NCCL's
-        largest NVLS chunk, 128 KiB.
-    """
+    """Base of NVLS's algorithms."""
 
     kind: Literal["nvls"] = "nvls"
     chunk_size: PositiveBytes = 2 * 2.0**20
+    """Bytes of a rank's piece that are in flight at a time; 2 MiB are 16 channels of NCCL's largest
+    NVLS chunk, 128 KiB."""
 
     def problem_with(self, layout: Layout) -> str | None:
         if layout.num_nodes > 1:

@@ -43,26 +43,19 @@ class Layout:
     """Ranks in nodes of equal size, and the switches that can add.
 
     Rank r is the local rank ``r % local_size`` of node ``r // local_size``.
-
-    Attributes
-    ----------
-    world_size : int
-        Number of ranks, n.
-    local_size : int
-        Ranks per node; divides ``world_size``. 0 means one node.
-    inside : tuple of int
-        Reduction tree inside a node: the parent of each local rank and then of each of the node's
-        switches, numbered from ``local_size`` on; -1 for the last one. Empty if no switch inside a
-        node can add.
-    across : tuple of int
-        The same between nodes: the parent of every rank and then of each switch, numbered from
-        ``world_size`` on. Empty if no switch between nodes can add.
     """
 
     world_size: int
+    """Number of ranks, n."""
     local_size: int = 0
+    """Ranks per node; divides ``world_size``. 0 means one node."""
     inside: tuple[int, ...] = ()
+    """Reduction tree inside a node: the parent of each local rank and then of each of the node's
+    switches, numbered from ``local_size`` on; -1 for the last one. Empty if no switch inside a node
+    can add."""
     across: tuple[int, ...] = ()
+    """The same between nodes: the parent of every rank and then of each switch, numbered from
+    ``world_size`` on. Empty if no switch between nodes can add."""
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -241,54 +234,40 @@ class SubPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The transfers of one collective, round by round.
-
-    Attributes
-    ----------
-    collective : str
-        Its collective, a key of `simdp.collectives.FAMILIES`.
-    world_size, num_chunks : int
-        Ranks, and chunks of the buffer.
-    root : int
-        Root rank, if the collective has one.
-    rounds : callable
-        Starts the rounds from the beginning; a plan of parts has none.
-    offsets : callable
-        ``offsets(num_elements, itemsize)``: the begin of each chunk in a buffer, and the end of the
-        last one, shape `(num_chunks + 1,)`.
-    order : {"chunk", "rank", "ring", "chain"}
-        Dependencies of a transfer. ``chunk``: all earlier arrivals in the chunk at its source.
-        ``rank``: every rank takes part in one round after the other, as with MPI's sendrecv; both
-        ranks must have finished their transfers of earlier rounds. ``ring``: as ``chunk``, and
-        every rank sends one chunk to the same rank in every round, the one that it received
-        ``slices`` rounds ago. ``chain``: as ``chunk``, and every chunk goes from the first vertex
-        of ``route`` to the last one, all in the same order.
-    slices : int
-        Pieces of every chunk of a ring, which follow each other.
-    route : ndarray, int64, or None
-        The vertices of a chain, or of a ring, in the order of the chunks' path. None without such
-        an order, or if a ring's first round gives it.
-    num_scratch : int
-        Temporary chunks of every rank beyond ``num_chunks``. The first ``num_chunks`` of them are
-        the result of an all_to_all, which keeps its input.
-    num_switches : int
-        Vertices beyond the ranks.
-    parts : tuple of SubPlan
-        Its component plans, if composed.
-    """
+    """The transfers of one collective, round by round."""
 
     collective: str
+    """Its collective, a key of `simdp.collectives.FAMILIES`."""
     world_size: int
+    """Ranks."""
     num_chunks: int
+    """Chunks of the buffer."""
     root: int
+    """Root rank, if the collective has one."""
     rounds: Callable[[], Iterator[Round]]
+    """Starts the rounds from the beginning; a plan of parts has none."""
     offsets: Offsets
+    """``offsets(num_elements, itemsize)``: the begin of each chunk in a buffer, and the end of the
+    last one, shape `(num_chunks + 1,)`."""
     order: Order = "chunk"
+    """Dependencies of a transfer. ``chunk``: all earlier arrivals in the chunk at its source.
+    ``rank``: every rank takes part in one round after the other, as with MPI's sendrecv; both ranks
+    must have finished their transfers of earlier rounds. ``ring``: as ``chunk``, and every rank
+    sends one chunk to the same rank in every round, the one that it received ``slices`` rounds ago.
+    ``chain``: as ``chunk``, and every chunk goes from the first vertex of ``route`` to the last
+    one, all in the same order."""
     slices: int = 1
+    """Pieces of every chunk of a ring, which follow each other."""
     route: Ints | None = None
+    """The vertices of a chain, or of a ring, in the order of the chunks' path. None without such an
+    order, or if a ring's first round gives it."""
     num_scratch: int = 0
+    """Temporary chunks of every rank beyond ``num_chunks``. The first ``num_chunks`` of them are
+    the result of an all_to_all, which keeps its input."""
     num_switches: int = 0
+    """Vertices beyond the ranks."""
     parts: tuple[SubPlan, ...] = ()
+    """Its component plans, if composed."""
 
     @property
     def num_vertices(self) -> int:

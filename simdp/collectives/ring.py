@@ -54,17 +54,12 @@ MAX_SWAPS = 256
 
 
 class Around(Spec):
-    """Common option of rings: pairs of ranks that must not be neighbours.
-
-    Attributes
-    ----------
-    avoid : tuple of (int, int)
-        Pairs of ranks that are no neighbours in the ring, such as the ends of a degraded link; of
-        process groups, places in the group. Other ranks are swapped, those of one node if that
-        suffices.
-    """
+    """Common option of rings: pairs of ranks that must not be neighbours."""
 
     avoid: tuple[Pair, ...] = Field((), max_length=MAX_AVOIDED)
+    """Pairs of ranks that are no neighbours in the ring, such as the ends of a degraded link; of
+    process groups, places in the group. Other ranks are swapped, those of one node if that
+    suffices."""
 
     def problem_with(self, layout: Layout) -> str | None:
         """See `Algorithm.problem_with`."""
@@ -155,10 +150,6 @@ class RingAllReduce(Around, Simple, AllReduceAlgorithm):
 
     Attributes
     ----------
-    chunking : {"even", "gloo"}
-        How the payload is cut, and so the order of every sum: ``even`` splits whole elements evenly
-        and sends upwards; ``gloo`` cuts, sends and adds exactly as gloo's ring, so that float32
-        bits equal those of torch with the gloo backend. The time is the same.
     avoid : tuple of (int, int)
         Pairs of ranks that are no neighbours in the ring (`Around`); not with ``gloo``: its ring
         follows rank numbers.
@@ -173,6 +164,9 @@ class RingAllReduce(Around, Simple, AllReduceAlgorithm):
 
     kind: Literal["ring"] = "ring"
     chunking: Literal["even", "gloo"] = "even"
+    """How the payload is cut, and so the order of every sum: ``even`` splits whole elements evenly
+    and sends upwards; ``gloo`` cuts, sends and adds exactly as gloo's ring, so that float32 bits
+    equal those of torch with the gloo backend. The time is the same."""
 
     def problem_with(self, layout: Layout) -> str | None:
         if self.avoid and self.chunking == "gloo":
@@ -346,16 +340,11 @@ def ring_orders(layout: Layout, channels: int) -> list[Ints]:
 
 
 class _MultiRing(Composed):
-    """Base of algorithms on several rings.
-
-    Attributes
-    ----------
-    channels : int or None
-        Number of rings; None: as many as share no link, 64 at most.
-    """
+    """Base of algorithms on several rings."""
 
     kind: Literal["multi_ring"] = "multi_ring"
     channels: Int | None = Field(None, ge=1, le=MAX_CHANNELS)
+    """Number of rings; None: as many as share no link, 64 at most."""
 
     def problem_with(self, layout: Layout) -> str | None:
         there = num_rings(layout)
@@ -424,16 +413,12 @@ class BidirectionalRingAllGather(_BidirectionalRing, AllGatherAlgorithm):
 
 
 class BidirectionalRingBroadcast(Composed, BroadcastAlgorithm):
-    """Two pipelined chains from the root in opposite directions, each with half of the buffer.
-
-    Attributes
-    ----------
-    chunk_size : float
-        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
-    """
+    """Two pipelined chains from the root in opposite directions, each with half of the buffer."""
 
     kind: Literal["bidirectional_ring"] = "bidirectional_ring"
     chunk_size: PositiveBytes = 512 * 2.0**10
+    """Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8
+    steps)."""
 
     def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
         return (pipeline_chunks(nbytes / len(_ways(layout.world_size)), self.chunk_size),)

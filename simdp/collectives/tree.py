@@ -255,16 +255,12 @@ def _below(layout: Layout, root: int) -> list[Ints]:
 
 
 class _DoubleBinaryTree(Composed):
-    """Base of the double binary trees.
-
-    Attributes
-    ----------
-    chunk_size : float
-        Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8 steps).
-    """
+    """Base of the double binary trees."""
 
     kind: Literal["double_binary_tree"] = "double_binary_tree"
     chunk_size: PositiveBytes = 512 * 2.0**10
+    """Bytes per chunk; 512 KiB is the step of NCCL's Simple protocol (4 MiB of buffer in 8
+    steps)."""
 
     def cuts(self, layout: Layout, nbytes: float) -> tuple[Hashable, ...]:
         return (pipeline_chunks(nbytes / 2, self.chunk_size),)

@@ -64,15 +64,10 @@ class _World(type):
 
 
 class GroupMember(metaclass=_World):
-    """Predefined groups: ``WORLD``, and the result for a rank outside of a group.
-
-    Attributes
-    ----------
-    NON_GROUP_MEMBER : object
-        Result of `new_group` on ranks outside of the group.
-    """
+    """Predefined groups: ``WORLD``, and the result for a rank outside of a group."""
 
     NON_GROUP_MEMBER: ClassVar[object] = object()
+    """Result of `new_group` on ranks outside of the group."""
 
 
 AnyGroup = ProcessGroup | object | None

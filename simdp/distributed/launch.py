@@ -445,33 +445,22 @@ Body = Callable[[Process], Any]
 
 @dataclass
 class ProgramResult:
-    """Results of a program.
-
-    Attributes
-    ----------
-    name : str
-        The program's.
-    where : Where
-        Its cluster.
-    seed : int
-        Seed of its stragglers.
-    values : list
-        Return value of each rank; None for a script.
-    clocks : ndarray, shape `(world_size,)`
-        When each rank ended [s].
-    trace : Trace
-        Every span.
-    stopped : bool
-        Whether Ctrl-C ended it.
-    """
+    """Results of a program."""
 
     name: str
+    """The program's."""
     where: Where
+    """Its cluster."""
     seed: int
+    """Seed of its stragglers."""
     values: list[Any]
+    """Return value of each rank; None for a script."""
     clocks: Floats
+    """When each rank ended [s]; shape `(world_size,)`."""
     trace: Trace
+    """Every span."""
     stopped: bool = False
+    """Whether Ctrl-C ended it."""
 
     @property
     def world_size(self) -> int:

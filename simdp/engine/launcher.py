@@ -252,36 +252,24 @@ def _pairs(part: SubPlan) -> frozenset[tuple[int, int]]:
 
 
 class StepRecord(NamedTuple):
-    """Numerical results of a step; None without numerics.
-
-    Attributes
-    ----------
-    samples : int
-        Of all ranks.
-    loss : float or None
-        Mean over all items of the ranks' losses.
-    loss_per_rank : list of (float or None), or None
-        Each rank's own mean.
-    lr : float or None
-        Learning rate of the optimizer, without parameter groups; None in inference.
-    grad_norm : float or None
-        Of the gradient of the first participating rank, unscaled and before clipping.
-    loss_scale : float or None
-        Factor on the losses of this step.
-    skipped : bool or None
-        Whether inf or nan prevented the update; None without a loss scale.
-    squares : Squares or None
-        Squared norms of the ranks' gradients, if requested.
-    """
+    """Numerical results of a step; None without numerics."""
 
     samples: int
+    """Of all ranks."""
     loss: float | None
+    """Mean over all items of the ranks' losses."""
     loss_per_rank: list[float | None] | None
+    """Each rank's own mean."""
     lr: float | None
+    """Learning rate of the optimizer, without parameter groups; None in inference."""
     grad_norm: float | None
+    """Of the gradient of the first participating rank, unscaled and before clipping."""
     loss_scale: float | None
+    """Factor on the losses of this step."""
     skipped: bool | None
+    """Whether inf or nan prevented the update; None without a loss scale."""
     squares: Squares | None = None
+    """Squared norms of the ranks' gradients, if requested."""
 
 
 def mean_losses(

@@ -127,53 +127,38 @@ class FusedWork(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """The start of a collective on a communication stream, which runs them one by one.
-
-    Attributes
-    ----------
-    step, name
-        As in `ComputeWork`.
-    call : int
-        Number of the collective; the same on every rank.
-    plan : Plan
-        Its transfers.
-    nbytes : float
-        The whole buffer [bytes].
-    record : bool
-        Whether every transfer gets a span of its own.
-    stream : int
-        Communication stream of the ranks; those of different process groups run concurrently.
-    wait : float
-        Minimum time from the launch on the compute stream to the entry into the stream [s].
-    message : float
-        Time in its stream before it begins [s].
-    seconds : float or None
-        Duration from the last rank's arrival, on every rank [s]; None: simulated from its
-        transfers.
-    after : tuple of int
-        Collectives, of any stream, that a rank must have left before it begins this one.
-    groups : ndarray, shape `(num_groups, group size)`, int64, or None
-        Process groups that each run the collective separately; None: all ranks together.
-    copied : float
-        Bytes that are copied in device memory within ``wait``.
-    slowdown : float
-        Relative increase of compute time while it runs.
-    """
+    """The start of a collective on a communication stream, which runs them one by one."""
 
     step: int
+    """As in `ComputeWork`."""
     name: str
+    """As in `ComputeWork`."""
     call: int
+    """Number of the collective; the same on every rank."""
     plan: Plan
+    """Its transfers."""
     nbytes: float
+    """The whole buffer [bytes]."""
     record: bool
+    """Whether every transfer gets a span of its own."""
     stream: int = 0
+    """Communication stream of the ranks; those of different process groups run concurrently."""
     wait: float = 0.0
+    """Minimum time from the launch on the compute stream to the entry into the stream [s]."""
     message: float = 0.0
+    """Time in its stream before it begins [s]."""
     seconds: float | None = None
+    """Duration from the last rank's arrival, on every rank [s]; None: simulated from its
+    transfers."""
     after: tuple[int, ...] = ()
+    """Collectives, of any stream, that a rank must have left before it begins this one."""
     groups: Ints | None = None
+    """Process groups that each run the collective separately; None: all ranks together; shape
+    `(num_groups, group size)`."""
     copied: float = 0.0
+    """Bytes that are copied in device memory within ``wait``."""
     slowdown: float = 0.0
+    """Relative increase of compute time while it runs."""
 
     def alone(self, num_ranks: int) -> bool:
         """Whether every rank is a group of its own."""

@@ -120,21 +120,14 @@ class NominalTimes:
 
 @dataclass(frozen=True)
 class RunMode:
-    """Parts of a run that are computed besides its times.
-
-    Attributes
-    ----------
-    follows_memory : bool
-        Whether memory is followed in the first steps.
-    shows_memory : bool
-        Whether changes of memory go to the clock for timestamps.
-    is_quick : bool
-        Whether to compute timing only: work comes in pieces, and transfers have no spans.
-    """
+    """Parts of a run that are computed besides its times."""
 
     follows_memory: bool = True
+    """Whether memory is followed in the first steps."""
     shows_memory: bool = True
+    """Whether changes of memory go to the clock for timestamps."""
     is_quick: bool = False
+    """Whether to compute timing only: work comes in pieces, and transfers have no spans."""
 
 
 def program_of(

@@ -40,36 +40,24 @@ ABOUT = "state"
 
 @dataclass(frozen=True)
 class State:
-    """A run after some of its steps.
-
-    Attributes
-    ----------
-    scenario : dict
-        As resolved.
-    num_steps : int
-        Finished steps.
-    start : Start
-        Position in the data of the next one.
-    clock : float
-        When the last rank finished them [s].
-    records : list of StepRecord
-        One per step.
-    log : list of list
-        Other results of the interpreter of numbers, in order; see its ``load_state_dict``.
-    arrays : dict of str to ndarray
-        Weights and everything else that is kept from step to step, by rank and name.
-    is_whole : bool
-        Whether all steps are of this scenario, and no samples were skipped.
-    """
+    """A run after some of its steps."""
 
     scenario: dict[str, Any]
+    """As resolved."""
     num_steps: int
+    """Finished steps."""
     start: Start
+    """Position in the data of the next one."""
     clock: float
+    """When the last rank finished them [s]."""
     records: Sequence[StepRecord]
+    """One per step."""
     log: Sequence[Any]
+    """Other results of the interpreter of numbers, in order; see its ``load_state_dict``."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
+    """Weights and everything else that is kept from step to step, by rank and name."""
     is_whole: bool = True
+    """Whether all steps are of this scenario, and no samples were skipped."""
 
     def save(self, path: Path) -> None:
         """Write a file atomically."""

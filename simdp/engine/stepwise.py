@@ -32,33 +32,25 @@ Nudge = Callable[[str, Array], Array]
 
 
 class StepNumbers(NamedTuple):
-    """Numbers of one optimizer step.
-
-    Attributes
-    ----------
-    number : int
-        From 1.
-    loss : float or None
-        Mean over all items of the ranks' losses.
-    gradients : dict of str to ndarray
-        Rank 0's after the reduction, before clipping, without the loss scale.
-    weights, buffers : dict of str to ndarray
-        Rank 0's after the step, or the server's weights; not copied. With ``samples_per_rank``
-        those of the rank that has the most samples.
-    replicas_identical : bool
-        Whether all ranks that still have samples have the same weights, bit for bit; True with a
-        server.
-    skipped : bool or None
-        Whether inf or nan prevented the update.
-    """
+    """Numbers of one optimizer step."""
 
     number: int
+    """From 1."""
     loss: float | None
+    """Mean over all items of the ranks' losses."""
     gradients: Arrays
+    """Rank 0's after the reduction, before clipping, without the loss scale."""
     weights: Arrays
+    """Rank 0's after the step, or the server's weights; not copied. With ``samples_per_rank`` those
+    of the rank that has the most samples."""
     buffers: Arrays
+    """Rank 0's after the step, or the server's weights; not copied. With ``samples_per_rank`` those
+    of the rank that has the most samples."""
     replicas_identical: bool
+    """Whether all ranks that still have samples have the same weights, bit for bit; True with a
+    server."""
     skipped: bool | None
+    """Whether inf or nan prevented the update."""
 
 
 Look = Callable[[StepNumbers], None]

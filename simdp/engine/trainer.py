@@ -55,11 +55,10 @@ class Trainer:
         Weights of forward; with master weights their rounded copies.
     stored : str
         Dtype in which weights are kept; their arrays have the workload's.
-    look : callable or None
-        Called with every rank's gradients before they are unscaled and clipped.
     """
 
     look: Callable[[Sequence[Arrays]], None] | None = None
+    """Called with every rank's gradients before they are unscaled and clipped."""
 
     def __init__(self, scenario: Scenario, drawn: list[Arrays]) -> None:
         self.workload, self.world_size = scenario.workload, scenario.cluster.world_size

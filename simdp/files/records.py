@@ -33,18 +33,12 @@ without rowid
 
 
 class StoredRecord(NamedTuple):
-    """Record of a key.
-
-    Attributes
-    ----------
-    value : bytes
-        Its values.
-    more : bytes or None
-        Large values, stored separately.
-    """
+    """Record of a key."""
 
     value: bytes
+    """Its values."""
     more: bytes | None = None
+    """Large values, stored separately."""
 
 
 class RecordFile:

@@ -39,24 +39,16 @@ DTYPES = {
 
 
 class TensorPlace(NamedTuple):
-    """Where a tensor lies.
-
-    Attributes
-    ----------
-    path : Path
-        In which file.
-    dtype : str
-        As safetensors calls it.
-    shape : tuple of int
-        Its shape.
-    offset : int
-        Its first byte, from the file's beginning.
-    """
+    """Where a tensor lies."""
 
     path: Path
+    """In which file."""
     dtype: str
+    """As safetensors calls it."""
     shape: tuple[int, ...]
+    """Its shape."""
     offset: int
+    """Its first byte, from the file's beginning."""
 
 
 class TensorFile(Mapping[str, "np.ndarray[Any, Any]"]):

@@ -71,24 +71,17 @@ class InMemoryCopies(Spec):
 
     They are complete at once, and block training while they are made. Each node sends its ranks'
     state to a peer.
-
-    Attributes
-    ----------
-    every : int or float
-        Steps, or training time [s] that is rounded to steps.
-    write : float or None
-        Blocking time of each [s]; by default from ``bandwidth``.
-    bandwidth : float or None
-        At which a node sends its part to a peer, and gets it back [bytes/s].
-    tolerates : {"process", "node"}
-        The worst after which they can still be loaded: processes that die, or one node that is
-        lost. Several nodes at once are too many.
     """
 
     every: Every
+    """Steps, or training time [s] that is rounded to steps."""
     write: Seconds | None = None
+    """Blocking time of each [s]; by default from ``bandwidth``."""
     bandwidth: Bandwidth | None = None
+    """At which a node sends its part to a peer, and gets it back [bytes/s]."""
     tolerates: Literal["process", "node"] = "node"
+    """The worst after which they can still be loaded: processes that die, or one node that is lost.
+    Several nodes at once are too many."""
 
     @model_validator(mode="after")
     def _has_a_time(self) -> InMemoryCopies:
@@ -98,51 +91,36 @@ class InMemoryCopies(Spec):
 
 
 class Checkpoint(Spec):
-    """Checkpoints on storage, and in-memory copies.
-
-    Attributes
-    ----------
-    every : int, float or {"daly", "simulated", "young"}
-        Steps; training time [s], rounded to steps; or how to find the best: by Young's formula, by
-        Daly's of higher order, or by simulating the job with several.
-    mode : {"synchronous", "asynchronous"}
-        Whether training blocks until all is written, or only while each device's part is copied to
-        its host. The background write must end before the next begins, and after a failure during
-        it the previous checkpoint counts.
-    storage : float or None
-        Bandwidth of storage, for the whole job [bytes/s].
-    per_node : float or None
-        Bandwidth between a node and storage, which its writers share [bytes/s]; None: no limit.
-    storage_size : float or None
-        Room on storage [bytes]; it must hold two checkpoints, as the one before is kept until the
-        next is complete.
-    size : float or None
-        Of a checkpoint [bytes]. By default weights and optimizer state, once for all replicas.
-    writers : int or None
-        Ranks that write equal parts at once, spread over the nodes. None: those that have shards
-        of the state, in one of all groups that do; of plain DDP one rank.
-    incremental : float
-        Fraction of the size that is written each time; a load reads all of it.
-    write : float or None
-        Duration of a write [s], in place of the value from bandwidths.
-    host_copy : float or None
-        Duration of the copy to the hosts [s], in place of the value from ``cluster.host``; for
-        asynchronous checkpoints.
-    levels : list of Copies
-        In memory, more often than on storage.
-    """
+    """Checkpoints on storage, and in-memory copies."""
 
     every: Interval = "daly"
+    """Steps; training time [s], rounded to steps; or how to find the best: by Young's formula, by
+    Daly's of higher order, or by simulating the job with several."""
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    """Whether training blocks until all is written, or only while each device's part is copied to
+    its host. The background write must end before the next begins, and after a failure during it
+    the previous checkpoint counts."""
     storage: Bandwidth | None = None
+    """Bandwidth of storage, for the whole job [bytes/s]."""
     per_node: Bandwidth | None = None
+    """Bandwidth between a node and storage, which its writers share [bytes/s]; None: no limit."""
     storage_size: PositiveBytes | None = None
+    """Room on storage [bytes]; it must hold two checkpoints, as the one before is kept until the
+    next is complete."""
     size: Bytes | None = None
+    """Of a checkpoint [bytes]. By default weights and optimizer state, once for all replicas."""
     writers: Int | None = Field(None, ge=1, le=2**20)
+    """Ranks that write equal parts at once, spread over the nodes. None: those that have shards of
+    the state, in one of all groups that do; of plain DDP one rank."""
     incremental: Percent = 1.0
+    """Fraction of the size that is written each time; a load reads all of it."""
     write: Seconds | None = None
+    """Duration of a write [s], in place of the value from bandwidths."""
     host_copy: Seconds | None = None
+    """Duration of the copy to the hosts [s], in place of the value from ``cluster.host``; for
+    asynchronous checkpoints."""
     levels: list[InMemoryCopies] = Field(default_factory=list)
+    """In memory, more often than on storage."""
 
     @model_validator(mode="after")
     def _can_be_timed_and_held(self) -> Checkpoint:
@@ -236,30 +214,21 @@ def slowdown(interval: float, write: float, mttf: float, restart: float) -> floa
 
 
 class Recovery(Spec):
-    """Common options of all policies: the times of a restart from a checkpoint.
-
-    Attributes
-    ----------
-    detection : float
-        Until it is known that something failed [s].
-    hang_timeout : float
-        The same where nothing fails but nothing goes on either [s]; torch's process groups over
-        NCCL give up after 10 min.
-    rescheduling : float
-        Until nodes are found for all processes [s]; the job is queued.
-    restart : float
-        Start of all processes until they load [s]; also when the job begins.
-    load : float or None
-        Until the state is back [s]; None: a checkpoint's bytes over storage, or the time of a
-        write where only that is given.
-    """
+    """Common options of all policies: the times of a restart from a checkpoint."""
 
     kind: str
     detection: Seconds = 0.0
+    """Until it is known that something failed [s]."""
     hang_timeout: PositiveSeconds = 600.0
+    """The same where nothing fails but nothing goes on either [s]; torch's process groups over NCCL
+    give up after 10 min."""
     rescheduling: Seconds = 0.0
+    """Until nodes are found for all processes [s]; the job is queued."""
     restart: Seconds = 0.0
+    """Start of all processes until they load [s]; also when the job begins."""
     load: Seconds | None = None
+    """Until the state is back [s]; None: a checkpoint's bytes over storage, or the time of a write
+    where only that is given."""
 
     @property
     def num_spares(self) -> int | None:
@@ -288,19 +257,14 @@ class Elastic(Recovery):
     A step then takes as long as on a cluster of so many nodes: of the same samples where
     ``workload.global_batch`` is given, of fewer where ``workload.microbatch`` is. A job of so many
     ``steps`` counts steps, one of ``epochs`` samples.
-
-    Attributes
-    ----------
-    min_nodes : int
-        With fewer the job waits.
-    rejoin : {"checkpoint", "at_once"}
-        When nodes that come back are taken in, for which all processes start again: after the next
-        checkpoint, so that nothing is lost, or at once, as by torchrun.
     """
 
     kind: Literal["elastic"] = "elastic"
     min_nodes: Int = Field(1, ge=1, le=2**20)
+    """With fewer the job waits."""
     rejoin: Literal["checkpoint", "at_once"] = "checkpoint"
+    """When nodes that come back are taken in, for which all processes start again: after the next
+    checkpoint, so that nothing is lost, or at once, as by torchrun."""
 
 
 class Migrate(Recovery):
@@ -308,18 +272,13 @@ class Migrate(Recovery):
 
     There always is another node. Where a failure leaves nothing to move, and where the whole job
     fails, all processes start from the last checkpoint.
-
-    Attributes
-    ----------
-    migration : float
-        Downtime of the job [s].
-    share : float
-        Of the failures of nodes, those that leave the state to be moved.
     """
 
     kind: Literal["migrate"] = "migrate"
     migration: PositiveSeconds
+    """Downtime of the job [s]."""
     share: Percent = 1.0
+    """Of the failures of nodes, those that leave the state to be moved."""
 
     @property
     def num_spares(self) -> None:
@@ -334,36 +293,27 @@ class ReplicaGroups(Recovery):
     the others continue, and rejoins at the next step. All restart from a checkpoint only if no
     group is left. A step with fewer groups counts as a step, whose sums are divided by fewer; a job
     of ``epochs`` counts samples.
-
-    Attributes
-    ----------
-    group_nodes : int
-        Nodes of a group: one that fails takes its group along.
-    min_replicas : int
-        With fewer groups no step is taken.
-    timeout : float
-        Until an operation of a lost group is given up and there is a quorum without it [s].
-    quorum : float or None
-        Cost of forming a quorum, and of the vote at the end of a step, per step [s]. None: four
-        messages over the network between nodes, to the lighthouse and back, twice.
-    exchange_bandwidth : float or None
-        At which a node exchanges gradients with the other groups where that is not done by the
-        collectives of the strategy but, as by torchft's Gloo process group, over the hosts
-        [bytes/s]. It comes after backward, so that nothing hides it: ``2 (G - 1) / G`` times a
-        node's gradients, of G groups. None: the strategy's collectives, as they are simulated,
-        which overlap with backward.
-    heal_bandwidth : float or None
-        At which a node copies its part of the state from a peer [bytes/s]; None: of the network
-        between nodes, or of the host's link where there is one node.
     """
 
     kind: Literal["replica_groups"] = "replica_groups"
     group_nodes: Int = Field(1, ge=1, le=2**20)
+    """Nodes of a group: one that fails takes its group along."""
     min_replicas: Int = Field(1, ge=1, le=2**20)
+    """With fewer groups no step is taken."""
     timeout: PositiveSeconds = 60.0
+    """Until an operation of a lost group is given up and there is a quorum without it [s]."""
     quorum: Seconds | None = None
+    """Cost of forming a quorum, and of the vote at the end of a step, per step [s]. None: four
+    messages over the network between nodes, to the lighthouse and back, twice."""
     exchange_bandwidth: Bandwidth | None = None
+    """At which a node exchanges gradients with the other groups where that is not done by the
+    collectives of the strategy but, as by torchft's Gloo process group, over the hosts [bytes/s].
+    It comes after backward, so that nothing hides it: ``2 (G - 1) / G`` times a node's gradients,
+    of G groups. None: the strategy's collectives, as they are simulated, which overlap with
+    backward."""
     heal_bandwidth: Bandwidth | None = None
+    """At which a node copies its part of the state from a peer [bytes/s]; None: of the network
+    between nodes, or of the host's link where there is one node."""
 
 
 class Restart(Recovery):
@@ -379,18 +329,13 @@ class Spares(Recovery):
     """A spare takes a lost node's place, and all processes start from the last checkpoint.
 
     Where no spare is left, the job waits for the first repair. A repaired node is a spare.
-
-    Attributes
-    ----------
-    num : int
-        Standby nodes in addition to those of the cluster; they fail, and cost, as others do.
-    swap : float
-        Until a spare has taken a lost node's place [s].
     """
 
     kind: Literal["spares"] = "spares"
     num: Int = Field(ge=1, le=2**20)
+    """Standby nodes in addition to those of the cluster; they fail, and cost, as others do."""
     swap: Seconds = 0.0
+    """Until a spare has taken a lost node's place [s]."""
 
     @property
     def num_spares(self) -> int:

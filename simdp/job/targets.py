@@ -27,18 +27,14 @@ class SamplesNeeded(NamedTuple):
     Single runs are drawn from a Student t distribution fitted to past runs, with one degree of
     freedom less than runs, ``mean + sd sqrt(1 + 1 / runs) t``: the prediction interval of a new run
     of a normal quantity. A run needs at least one step.
-
-    Attributes
-    ----------
-    mean, sd : float
-        Of single runs [samples].
-    runs : float
-        How many of them mean and sd were found from; infinitely many where they are given.
     """
 
     mean: float
+    """Of single runs [samples]."""
     sd: float = 0.0
+    """Of single runs [samples]."""
     runs: float = inf
+    """How many of them mean and sd were found from; infinitely many where they are given."""
 
     def quantile(self, p: float) -> float:
         """Samples within which a share p of runs gets there."""
@@ -134,18 +130,20 @@ BENCHMARKS = Catalogue(Path(__file__).parent / "benchmarks")
 
 
 class BenchmarkTable(NamedTuple):
-    """Samples to a benchmark's quality by global batch; arrays of shape `(num_batches,)`.
-
-    Attributes
-    ----------
-    batch, mean, sd, runs : ndarray
-        Global batch, mean and standard deviation of the samples that runs took, and how many runs.
-    """
+    """Samples to a benchmark's quality by global batch; arrays of shape `(num_batches,)`."""
 
     batch: Any
+    """Global batch, mean and standard deviation of the samples that runs took, and how many
+    runs."""
     mean: Any
+    """Global batch, mean and standard deviation of the samples that runs took, and how many
+    runs."""
     sd: Any
+    """Global batch, mean and standard deviation of the samples that runs took, and how many
+    runs."""
     runs: Any
+    """Global batch, mean and standard deviation of the samples that runs took, and how many
+    runs."""
 
 
 @cache
@@ -171,11 +169,6 @@ class Benchmark(Target):
     Samples are those of its reference implementation at this global batch, with each batch tuned
     separately, linear in between. Batches outside the range of known runs give no answer.
 
-    Attributes
-    ----------
-    benchmark : str
-        One of ``python -m simdp list benchmarks``.
-
     References
     ----------
     MLPerf Training's reference convergence points: github.com/mlcommons/logging, rcp_checker.
@@ -183,6 +176,7 @@ class Benchmark(Target):
 
     kind: Literal["benchmark"] = "benchmark"
     benchmark: str
+    """One of ``python -m simdp list benchmarks``."""
 
     @field_validator("benchmark")
     @classmethod
@@ -211,19 +205,13 @@ class Benchmark(Target):
 
 
 class Epochs(Target):
-    """So many epochs: ``{epochs: 90}``.
-
-    Attributes
-    ----------
-    epochs : float
-        How many.
-    num_samples : int or None
-        Of an epoch; None is as many as the data set has.
-    """
+    """So many epochs: ``{epochs: 90}``."""
 
     kind: Literal["epochs"] = "epochs"
     epochs: Float = Field(gt=0, le=1e9)
+    """How many."""
     num_samples: Int | None = Field(None, ge=1)
+    """Of an epoch; None is as many as the data set has."""
 
     def need(self, global_batch: float, num_samples: int) -> SamplesNeeded:
         wrong = self.problem_with(global_batch, num_samples)
@@ -246,18 +234,13 @@ class LossReached(Target):
     Reached at the first step where the mean loss of the last ``window`` steps is at most this
     value. A run that has not reached it within ``workload.steps`` or ``workload.epochs`` reports
     so.
-
-    Attributes
-    ----------
-    loss : float
-        As ``loss`` in the result: the mean over all ranks of the optimizer's objective.
-    window : int
-        Number of steps to average over.
     """
 
     kind: Literal["loss"] = "loss"
     loss: Float
+    """As ``loss`` in the result: the mean over all ranks of the optimizer's objective."""
     window: Int = Field(10, ge=1, le=10**6)
+    """Number of steps to average over."""
 
     def need(self, global_batch: float, num_samples: int) -> None:
         return None
@@ -279,32 +262,22 @@ class LossReached(Target):
 
 
 class SamplesTarget(Target):
-    """So many samples of all ranks together: ``{samples: 1e9}``.
-
-    Attributes
-    ----------
-    samples : float
-        How many.
-    """
+    """So many samples of all ranks together: ``{samples: 1e9}``."""
 
     kind: Literal["samples"] = "samples"
     samples: Float = Field(ge=1, le=1e18)
+    """How many."""
 
     def need(self, global_batch: float, num_samples: int) -> SamplesNeeded:
         return SamplesNeeded(self.samples)
 
 
 class TokensTarget(Target):
-    """So many tokens of all ranks together, without padding: ``{tokens: 100e9}``.
-
-    Attributes
-    ----------
-    tokens : float
-        How many, of the model's first input.
-    """
+    """So many tokens of all ranks together, without padding: ``{tokens: 100e9}``."""
 
     kind: Literal["tokens"] = "tokens"
     tokens: Float = Field(ge=1, le=1e18)
+    """How many, of the model's first input."""
 
     def need(self, global_batch: float, num_samples: int) -> SamplesNeeded:
         raise ValueError(self.problem_with(global_batch, num_samples))

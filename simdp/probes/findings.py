@@ -45,22 +45,16 @@ class Failure(NamedTuple):
 
 @dataclass
 class Findings:
-    """Records of the parts that were measured.
-
-    Attributes
-    ----------
-    layers, ddp : dict of str to Record
-        Records of `simdp.probes.layers` and `simdp.probes.ddp`, by model.
-    logs : dict of int to Path
-        Logs of `simdp.probes.collectives`, by number of ranks, in the folder of the results.
-    failures : list of Failure
-        Of the other parts.
-    """
+    """Records of the parts that were measured."""
 
     layers: dict[str, LayersRecord] = field(default_factory=dict)
+    """Records of `simdp.probes.layers` and `simdp.probes.ddp`, by model."""
     ddp: dict[str, DDPRecord] = field(default_factory=dict)
+    """Records of `simdp.probes.layers` and `simdp.probes.ddp`, by model."""
     logs: dict[int, Path] = field(default_factory=dict)
+    """Logs of `simdp.probes.collectives`, by number of ranks, in the folder of the results."""
     failures: list[Failure] = field(default_factory=list)
+    """Of the other parts."""
 
     @property
     def records(self) -> list[LayersRecord | DDPRecord]:

@@ -262,25 +262,18 @@ def _quick_step(
 
 
 class ProbePart(NamedTuple):
-    """A call of a probe, and an estimate of its time.
-
-    Attributes
-    ----------
-    title : str
-        What is measured, and of what.
-    fixed, per_step : float
-        Seconds whatever the number of timed steps is, and of each of these.
-    num_lines : int
-        Lines of progress that it prints.
-    run : callable
-        Measures with a number of timed steps, and adds the record to the findings.
-    """
+    """A call of a probe, and an estimate of its time."""
 
     title: str
+    """What is measured, and of what."""
     fixed: float
+    """Seconds whatever the number of timed steps is, and of each of these."""
     per_step: float
+    """Seconds whatever the number of timed steps is, and of each of these."""
     num_lines: int
+    """Lines of progress that it prints."""
     run: Callable[[int, Findings], None]
+    """Measures with a number of timed steps, and adds the record to the findings."""
 
     def seconds(self, steps: int) -> float:
         """Return the estimate for a number of timed steps [s]."""

@@ -37,32 +37,28 @@ class SimulatedStep(NamedTuple):
 
 
 class ReportedStep(NamedTuple):
-    """The parts of a step without DDP; times in seconds, memory in bytes, None where there is none.
-
-    Attributes
-    ----------
-    model, precision, microbatch
-        The step.
-    step, forward, backward, update : float
-        Medians of the step and its parts.
-    layers : float or None
-        Sum of the layers' times in the profile.
-    issue : float or None
-        Of the host, for a step that begins on an idle GPU.
-    allocated : float or None
-        Peak of the allocator.
-    """
+    """The parts of a step without DDP [s], and its memory [bytes]; None where there is none."""
 
     model: str
+    """The step."""
     precision: str
+    """The step."""
     microbatch: int
+    """The step."""
     step: float
+    """Medians of the step and its parts."""
     forward: float
+    """Medians of the step and its parts."""
     backward: float
+    """Medians of the step and its parts."""
     update: float
+    """Medians of the step and its parts."""
     layers: float | None
+    """Sum of the layers' times in the profile."""
     issue: float | None
+    """Of the host, for a step that begins on an idle GPU."""
     allocated: float | None
+    """Peak of the allocator."""
 
     @property
     def hooks(self) -> float:

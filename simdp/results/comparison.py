@@ -97,27 +97,18 @@ class ComparedPoint:
 
 @dataclass
 class Comparison(Inline):
-    """Result of ``python -m simdp compare``.
-
-    Attributes
-    ----------
-    version : str
-        Of simdp.
-    scenario : dict
-        As written in the file, with the settings of all points; loads again.
-    over : dict of str to list
-        Dotted keys and the compared values.
-    points : list of ComparedPoint
-        In the order of the grid, the last key running fastest.
-    notes : list of str
-        Changes made so that the points are comparable.
-    """
+    """Result of ``python -m simdp compare``."""
 
     version: str
+    """Of simdp."""
     scenario: dict[str, Any]
+    """As written in the file, with the settings of all points; loads again."""
     over: dict[str, list[Any]]
+    """Dotted keys and the compared values."""
     points: list[ComparedPoint]
+    """In the order of the grid, the last key running fastest."""
     notes: list[str]
+    """Changes made so that the points are comparable."""
 
     @property
     def ran(self) -> list[ComparedPoint]:
@@ -274,29 +265,22 @@ class PointDifference:
 
 @dataclass(frozen=True)
 class Difference(Inline):
-    """Result of ``python -m simdp compare-results``.
-
-    Attributes
-    ----------
-    version : str
-        Of simdp.
-    a, b : Side
-        Before and after, or simulated and measured.
-    points : tuple of PointDifference
-        Points of both, in A's order.
-    only_a, only_b : tuple of dict
-        Settings of points that the other lacks.
-    notes : tuple of str
-        Notes for the reader.
-    """
+    """Result of ``python -m simdp compare-results``."""
 
     version: str
+    """Of simdp."""
     a: Side
+    """Before and after, or simulated and measured."""
     b: Side
+    """Before and after, or simulated and measured."""
     points: tuple[PointDifference, ...]
+    """Points of both, in A's order."""
     only_a: tuple[dict[str, Any], ...] = ()
+    """Settings of points that the other lacks."""
     only_b: tuple[dict[str, Any], ...] = ()
+    """Settings of points that the other lacks."""
     notes: tuple[str, ...] = ()
+    """Notes for the reader."""
 
     def to_json(self) -> str:
         """Return one JSON document; the same input, the same bytes."""

@@ -53,59 +53,46 @@ class Spread:
 
 @dataclass(frozen=True)
 class JobRuns:
-    """The runs of a job.
-
-    Attributes
-    ----------
-    set : dict
-        Dotted keys and values of its point of a sweep.
-    runs : int
-        How many.
-    goodput, ettr, finish_s : Spread
-        Productive step time over job time; over the time that the job was not queued for nodes;
-        job time [s].
-    cost_usd, energy_kwh : Spread or None
-        None where the cluster has no price, or no power.
-    energy_between_kwh : (float, float) or None
-        Mean energy with the least and the most that a waiting device may draw; None where its power
-        was given.
-    num_failures : float
-        Mean number of events that hit the job.
-    mttf_s : float or None
-        Job time of all runs per failure [s]; None without any.
-    badput_s : dict of str to float
-        Mean non-productive parts of the job time [s], by `BADPUT`.
-    chance_to_finish : float or None
-        Share of runs that are done by the deadline; None without one.
-    finish_interval_s : tuple of float
-        Between which 90 % of all runs are done [s].
-    assumed : dict of str to value
-        Figures behind the runs, in SI units: of the step, of checkpoints, of failures.
-    finishes : list of float
-        Job time of every run, in their order [s]; for pictures.
-    strip : list of Stretch
-        The first run; for pictures.
-    trained : Result or None
-        The numbers of the first run, which trained through its failures; None if not requested.
-    """
+    """The runs of a job."""
 
     set: dict[str, Any]
+    """Dotted keys and values of its point of a sweep."""
     runs: int
+    """How many."""
     goodput: Spread
+    """Productive step time over job time; over the time that the job was not queued for nodes; job
+    time [s]."""
     ettr: Spread
+    """Productive step time over job time; over the time that the job was not queued for nodes; job
+    time [s]."""
     finish_s: Spread
+    """Productive step time over job time; over the time that the job was not queued for nodes; job
+    time [s]."""
     cost_usd: Spread | None
+    """None where the cluster has no price, or no power."""
     energy_kwh: Spread | None
+    """None where the cluster has no price, or no power."""
     num_failures: float
+    """Mean number of events that hit the job."""
     mttf_s: float | None
+    """Job time of all runs per failure [s]; None without any."""
     badput_s: dict[str, float]
+    """Mean non-productive parts of the job time [s], by `BADPUT`."""
     chance_to_finish: float | None
+    """Share of runs that are done by the deadline; None without one."""
     finish_interval_s: tuple[float, float]
+    """Between which 90 % of all runs are done [s]."""
     assumed: dict[str, Any]
+    """Figures behind the runs, in SI units: of the step, of checkpoints, of failures."""
     finishes: list[float] = field(default_factory=list)
+    """Job time of every run, in their order [s]; for pictures."""
     strip: list[JobStretch] = field(default_factory=list)
+    """The first run; for pictures."""
     trained: Result | None = None
+    """The numbers of the first run, which trained through its failures; None if not requested."""
     energy_between_kwh: tuple[float, float] | None = None
+    """Mean energy with the least and the most that a waiting device may draw; None where its power
+    was given."""
 
     @property
     def mean_error_s(self) -> float:
@@ -135,24 +122,16 @@ class JobRuns:
 
 @dataclass
 class JobStudy(Inline):
-    """A job, or one for every point of a sweep.
-
-    Attributes
-    ----------
-    version : str
-        Of simdp.
-    scenario : dict
-        As resolved.
-    until_s : float or None
-        The deadline [s].
-    points : list of Job
-        In the order of the sweep; one without a sweep.
-    """
+    """A job, or one for every point of a sweep."""
 
     version: str
+    """Of simdp."""
     scenario: dict[str, Any]
+    """As resolved."""
     until_s: float | None
+    """The deadline [s]."""
     points: list[JobRuns] = field(default_factory=list)
+    """In the order of the sweep; one without a sweep."""
 
     def to_json(self) -> str:
         """Return one JSON document; the same input, the same bytes.

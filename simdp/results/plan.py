@@ -84,69 +84,50 @@ class Option:
 
 @dataclass(frozen=True)
 class PlanResult(Inline):
-    """Result of ``python -m simdp plan``.
-
-    Attributes
-    ----------
-    version : str
-        Of simdp.
-    scenario : dict
-        As resolved.
-    goal : str
-        A key of `GOALS`.
-    limits : dict of str to float
-        Limits, in SI units, by constraint: ``deadline`` [s], ``budget`` [USD], ``energy`` [kWh],
-        ``memory`` [bytes of a device].
-    target : str or None
-        Target of `Option.finish_s`, in words; None for a million samples.
-    choices : dict of str to list
-        Dotted keys, and the values considered.
-    best : tuple of Option
-        Of those that meet the limits: the best, and the next alternatives, best first.
-    front : tuple of Option
-        The Pareto front in time, money and memory of those that meet the limits, the fastest first.
-    nearest : Option or None
-        If none meets the limits: the one that misses them least.
-    binding : str or None
-        The constraint without which there would be a better one, or one at all; see `limits`.
-    order : str
-        Certainty that the best is the best, in words.
-    num_points, num_simulated : int
-        Number of points, and of simulated ones.
-    pruned : dict of str to int
-        Points not simulated, by reason: ``impossible``, ``memory``, ``deadline``, ``budget``,
-        ``energy``, a ``price`` or ``power`` that is needed and not known, ``worse`` than a
-        simulated one, or not ``sampled``.
-    infeasible : list of dict
-        Reasons why points are infeasible: ``reason``, their number (``count``), and the ``option``
-        of the command or the scenario that might allow them, or None. All that are impossible, or
-        miss a limit by their bounds.
-    sure : float or None
-        Probability with which options must meet the limits; None: on average.
-    is_exact : bool
-        Whether best and front are proved for all points; else for a sample.
-    notes : tuple of str
-        Further notes.
-    """
+    """Result of ``python -m simdp plan``."""
 
     version: str
+    """Of simdp."""
     scenario: dict[str, Any]
+    """As resolved."""
     goal: str
+    """A key of `GOALS`."""
     limits: dict[str, float]
+    """Limits, in SI units, by constraint: ``deadline`` [s], ``budget`` [USD], ``energy`` [kWh],
+    ``memory`` [bytes of a device]."""
     target: str | None
+    """Target of `Option.finish_s`, in words; None for a million samples."""
     choices: dict[str, list[Any]]
+    """Dotted keys, and the values considered."""
     best: tuple[Option, ...]
+    """Of those that meet the limits: the best, and the next alternatives, best first."""
     front: tuple[Option, ...]
+    """The Pareto front in time, money and memory of those that meet the limits, the fastest
+    first."""
     nearest: Option | None = None
+    """If none meets the limits: the one that misses them least."""
     binding: str | None = None
+    """The constraint without which there would be a better one, or one at all; see `limits`."""
     order: str = ""
+    """Certainty that the best is the best, in words."""
     num_points: int = 0
+    """Number of points, and of simulated ones."""
     num_simulated: int = 0
+    """Number of points, and of simulated ones."""
     pruned: dict[str, int] = field(default_factory=dict)
+    """Points not simulated, by reason: ``impossible``, ``memory``, ``deadline``, ``budget``,
+    ``energy``, a ``price`` or ``power`` that is needed and not known, ``worse`` than a simulated
+    one, or not ``sampled``."""
     infeasible: list[dict[str, Any]] = field(default_factory=list)
+    """Reasons why points are infeasible: ``reason``, their number (``count``), and the ``option``
+    of the command or the scenario that might allow them, or None. All that are impossible, or miss
+    a limit by their bounds."""
     sure: float | None = None
+    """Probability with which options must meet the limits; None: on average."""
     is_exact: bool = True
+    """Whether best and front are proved for all points; else for a sample."""
     notes: tuple[str, ...] = ()
+    """Further notes."""
 
     @property
     def options(self) -> tuple[Option, ...]:

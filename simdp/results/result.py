@@ -128,91 +128,68 @@ class Advice(NamedTuple):
 
 @dataclass(repr=False)
 class Result(Inline):
-    """Result of one simulation.
-
-    Attributes
-    ----------
-    scenario : dict
-        As resolved; loads again.
-    set : dict
-        Settings of this point of a sweep; empty without a sweep.
-    metrics : Metrics
-        Also a mapping: ``metrics["step_time_s"]``.
-    trace : Trace or None
-        Every span; None for a result that was loaded.
-    replicas : list of dict of str to ndarray, or None
-        Each rank's weights by torch name; None without numerics, or when loaded. If one process has
-        one model, as under ``data_parallel``, it is given for every rank.
-    outputs : list of list of ndarray, or None
-        In ``mode: inference``, the model's output for each step's samples: one array if gathered,
-        else one of each rank that had samples. None without numerics, or when loaded.
-    network : dict
-        Traffic of the links, and the clock of the plans: ``fabric`` and ``why``; the number of used
-        links; the busiest of them, with each one's bytes per steady step and share of its
-        bandwidth, the bottleneck first; the choices of ``auto`` for each size; and how many of a
-        node's network cards send anything. If NCCL's model times collectives, its ``links`` are
-        those of a device inside its node and the cards of a node. Empty for a result of an older
-        version.
-    server : dict or None
-        Statistics of a parameter server, which runs on ``rank``: its ``updates``, and their share
-        of the time (``utilization``); how many gradients were ``applied``, ``dropped``, or still
-        ``under_way`` at the end; and the ``staleness`` of those applied, the number of updates
-        between a worker's pull and its gradient: ``mean``, ``max``, and a ``histogram`` that counts
-        the gradients of staleness 0, 1, ... None without a server.
-    participation : dict or None
-        Where not every gradient counts: ``counted``, the samples of those that did, and
-        ``dropped``, a list of how many each rank lost. None where all count.
-    cost : dict
-        Cost and energy of a steady step: ``step``, ``exposed``, ``million_samples`` and
-        ``million_tokens`` as of `simdp.results.metrics.step_bill`; and ``price_usd_per_h``, mean
-        over devices, with ``price_date`` if it is a list price. Empty if prices are unknown.
-    target : dict or None
-        Cost of reaching the target: ``samples`` (mean, sd) and ``steps``; ``time_s``, ``cost_usd``
-        and ``energy_kwh``, each with its ``mean`` and, if random, ``p5``, ``p50``, ``p90`` and
-        ``p95``, without failures. For a loss, ``reached``; steps and times are None if it was not.
-        None without a target.
-    gradient_noise : dict or None
-        As of `simdp.results.metrics.noise_scale`; None if not requested.
-    remarks : dict of str to str
-        How far the hardware's figures can be relied on; see `simdp.scenario.remarks`.
-    lost : list of dict
-        Cost of each straggler: its kind (``cause``), the affected ``ranks`` and ``nodes``, None for
-        all, and the ``seconds`` of a steady step that the run would save without this one, None if
-        too slow to find or not reached in these steps. Their total cost is `metrics`' step time
-        less ``without_stragglers_s``.
-    slowest : list of dict
-        How often each rank was the slowest, if there are stragglers; see `simdp.results.metrics`.
-    compute_parts : list of dict
-        Parts of a steady step's compute: ``part``, ``seconds`` and ``of_peak``, as of
-        `simdp.engine.compute.call_times.compute_parts`. Empty for points of a sweep, and if compute
-        has no kernels.
-    state : State or None
-        State at the end of the run, if requested; see `simdp.engine.state`.
-    step_ends : ndarray, shape `(world_size, num_steps + 1)`, or None
-        When each rank is done with the setup, and with each step [s]; None when loaded.
-    launched : callable, or None
-        Kernels of its spans, and traffic; see `simdp.results.memory`. None when loaded.
-    """
+    """Result of one simulation."""
 
     scenario: dict[str, Any]
+    """As resolved; loads again."""
     set: dict[str, Any]
+    """Settings of this point of a sweep; empty without a sweep."""
     metrics: Metrics
+    """Also a mapping: ``metrics["step_time_s"]``."""
     trace: Trace | None = None
+    """Every span; None for a result that was loaded."""
     replicas: list[dict[str, Array]] | None = None
+    """Each rank's weights by torch name; None without numerics, or when loaded. If one process has
+    one model, as under ``data_parallel``, it is given for every rank."""
     outputs: list[list[Array]] | None = None
+    """In ``mode: inference``, the model's output for each step's samples: one array if gathered,
+    else one of each rank that had samples. None without numerics, or when loaded."""
     network: dict[str, Any] = field(default_factory=dict)
+    """Traffic of the links, and the clock of the plans: ``fabric`` and ``why``; the number of used
+    links; the busiest of them, with each one's bytes per steady step and share of its bandwidth,
+    the bottleneck first; the choices of ``auto`` for each size; and how many of a node's network
+    cards send anything. If NCCL's model times collectives, its ``links`` are those of a device
+    inside its node and the cards of a node. Empty for a result of an older version."""
     server: dict[str, Any] | None = None
+    """Statistics of a parameter server, which runs on ``rank``: its ``updates``, and their share of
+    the time (``utilization``); how many gradients were ``applied``, ``dropped``, or still
+    ``under_way`` at the end; and the ``staleness`` of those applied, the number of updates between
+    a worker's pull and its gradient: ``mean``, ``max``, and a ``histogram`` that counts the
+    gradients of staleness 0, 1, ... None without a server."""
     participation: dict[str, Any] | None = None
+    """Where not every gradient counts: ``counted``, the samples of those that did, and ``dropped``,
+    a list of how many each rank lost. None where all count."""
     cost: dict[str, Any] = field(default_factory=dict)
+    """Cost and energy of a steady step: ``step``, ``exposed``, ``million_samples`` and
+    ``million_tokens`` as of `simdp.results.metrics.step_bill`; and ``price_usd_per_h``, mean over
+    devices, with ``price_date`` if it is a list price. Empty if prices are unknown."""
     target: dict[str, Any] | None = None
+    """Cost of reaching the target: ``samples`` (mean, sd) and ``steps``; ``time_s``, ``cost_usd``
+    and ``energy_kwh``, each with its ``mean`` and, if random, ``p5``, ``p50``, ``p90`` and ``p95``,
+    without failures. For a loss, ``reached``; steps and times are None if it was not. None without
+    a target."""
     gradient_noise: dict[str, Any] | None = None
+    """As of `simdp.results.metrics.noise_scale`; None if not requested."""
     remarks: dict[str, str] = field(default_factory=dict)
+    """How far the hardware's figures can be relied on; see `simdp.scenario.remarks`."""
     lost: list[dict[str, Any]] = field(default_factory=list)
+    """Cost of each straggler: its kind (``cause``), the affected ``ranks`` and ``nodes``, None for
+    all, and the ``seconds`` of a steady step that the run would save without this one, None if too
+    slow to find or not reached in these steps. Their total cost is `metrics`' step time less
+    ``without_stragglers_s``."""
     slowest: list[dict[str, Any]] = field(default_factory=list)
+    """How often each rank was the slowest, if there are stragglers; see `simdp.results.metrics`."""
     compute_parts: list[dict[str, Any]] = field(default_factory=list)
+    """Parts of a steady step's compute: ``part``, ``seconds`` and ``of_peak``, as of
+    `simdp.engine.compute.call_times.compute_parts`. Empty for points of a sweep, and if compute has
+    no kernels."""
     state: Any = None
+    """State at the end of the run, if requested; see `simdp.engine.state`."""
     step_ends: Floats | None = None
+    """When each rank is done with the setup, and with each step [s]; None when loaded; shape
+    `(world_size, num_steps + 1)`."""
     launched: Callable[[], LaunchedKernels] | None = None
+    """Kernels of its spans, and traffic; see `simdp.results.memory`. None when loaded."""
 
     @property
     def world_size(self) -> int:
@@ -271,24 +248,16 @@ class FailedPoint(NamedTuple):
 
 @dataclass(repr=False)
 class Study(Inline):
-    """The results of all points of a scenario.
-
-    Attributes
-    ----------
-    version : str
-        Of simdp.
-    scenario : dict
-        As resolved, with its sweep.
-    points : list of Result
-        In the order of the grid; one point without a sweep.
-    failed : list of FailedPoint
-        Points of the sweep that have no result, in that order, too.
-    """
+    """The results of all points of a scenario."""
 
     version: str
+    """Of simdp."""
     scenario: dict[str, Any]
+    """As resolved, with its sweep."""
     points: list[Result] = field(default_factory=list)
+    """In the order of the grid; one point without a sweep."""
     failed: list[FailedPoint] = field(default_factory=list)
+    """Points of the sweep that have no result, in that order, too."""
 
     def __repr__(self) -> str:
         count = f"{len(self.points)} point{'s' if len(self.points) != 1 else ''}"

@@ -113,38 +113,32 @@ class CollectiveComparison(TimeComparison):
 
 @dataclass(frozen=True)
 class MemoryComparison:
-    """Measured and simulated memory of the fullest rank.
-
-    Attributes
-    ----------
-    scenario, cluster, set, world_size, note
-        As of a `TimeComparison`.
-    kind : str
-        ``"allocated"`` or ``"reserved"``.
-    measured : float or None
-        Peak [bytes]; None if the run was out of memory.
-    simulated : float
-        Peak [bytes].
-    low, high : float
-        The 90 % interval of the measured peak [bytes].
-    capacity : float
-        Memory of the device [bytes].
-    fits : {"yes", "tight", "no"}
-        Whether the simulated run fits the device.
-    """
+    """Measured and simulated memory of the fullest rank."""
 
     scenario: str
+    """As of a `TimeComparison`."""
     cluster: str
+    """As of a `TimeComparison`."""
     set: dict[str, Any]
+    """As of a `TimeComparison`."""
     world_size: int
+    """As of a `TimeComparison`."""
     kind: str
+    """``"allocated"`` or ``"reserved"``."""
     measured: float | None
+    """Peak [bytes]; None if the run was out of memory."""
     simulated: float
+    """Peak [bytes]."""
     low: float
+    """The 90 % interval of the measured peak [bytes]."""
     high: float
+    """The 90 % interval of the measured peak [bytes]."""
     capacity: float
+    """Memory of the device [bytes]."""
     fits: Fits
+    """Whether the simulated run fits the device."""
     note: str | None
+    """As of a `TimeComparison`."""
 
     @property
     def error(self) -> float | None:
@@ -259,36 +253,24 @@ def binomial_tail(most: int, num_trials: int, chance: float) -> float:
 
 @dataclass(frozen=True)
 class Validation(Inline):
-    """Result of ``python -m simdp validate``.
-
-    Attributes
-    ----------
-    version : str
-        Of simdp.
-    points : tuple of StepComparison
-        Steps, in the order of the scenarios.
-    rows : tuple of CollectiveComparison
-        Collectives by size, in the order of the scenarios.
-    noise : dict of str to float
-        By cluster.
-    sources : dict of str to str
-        Sources of the figures, by scenario.
-    excluded : tuple of Excluded
-        Excluded points.
-    memory : tuple of MemoryComparison
-        Peaks of memory, in the order of the scenarios.
-    not_compared : tuple of NotCompared
-        Wrong files and points.
-    """
+    """Result of ``python -m simdp validate``."""
 
     version: str
+    """Of simdp."""
     points: tuple[StepComparison, ...]
+    """Steps, in the order of the scenarios."""
     rows: tuple[CollectiveComparison, ...]
+    """Collectives by size, in the order of the scenarios."""
     noise: dict[str, float]
+    """By cluster."""
     sources: dict[str, str]
+    """Sources of the figures, by scenario."""
     excluded: tuple[Excluded, ...] = ()
+    """Excluded points."""
     memory: tuple[MemoryComparison, ...] = ()
+    """Peaks of memory, in the order of the scenarios."""
     not_compared: tuple[NotCompared, ...] = ()
+    """Wrong files and points."""
 
     @property
     def clusters(self) -> list[str]:
@@ -505,22 +487,16 @@ class Means:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Result of ``python -m simdp validate --leave-out``.
-
-    Attributes
-    ----------
-    by : str
-        The part left out: ``model``, ``nodes``, ``collective`` or ``cluster``.
-    whole : Validation
-        Of all points; those of a fold as predicted without it.
-    of_points, of_rows : tuple of HeldOutPoint
-        One for each of its points and its rows.
-    """
+    """Result of ``python -m simdp validate --leave-out``."""
 
     by: str
+    """The part left out: ``model``, ``nodes``, ``collective`` or ``cluster``."""
     whole: Validation
+    """Of all points; those of a fold as predicted without it."""
     of_points: tuple[HeldOutPoint, ...]
+    """One for each of its points and its rows."""
     of_rows: tuple[HeldOutPoint, ...]
+    """One for each of its points and its rows."""
 
     @cached_property
     def validation(self) -> Validation:

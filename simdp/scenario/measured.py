@@ -42,31 +42,21 @@ LARGEST_NBYTES = 2**53
 
 
 class MeasuredPoint(Spec):
-    """One run of a real machine.
-
-    Attributes
-    ----------
-    set : dict of str to value
-        Dotted keys that differ from the scenario's.
-    step_time : float or None
-        Mean time of a step [s].
-    throughput : float or None
-        Instead of it: samples of all ranks per second.
-    exposed_sync : float or None
-        Wait for gradients in flight after the end of backward [s]; `validate` compares it with
-        ``exposed_comm_s`` and ``wait_s``.
-    role : {"predicted", "calibration"}
-        Whether a constant was fitted to it.
-    note : str or None
-        Shown with a miss: the effect that the simulation lacks, and its size.
-    """
+    """One run of a real machine."""
 
     set: dict[str, Any] = Field(default_factory=dict)
+    """Dotted keys that differ from the scenario's."""
     step_time: PositiveSeconds | None = None
+    """Mean time of a step [s]."""
     throughput: Throughput | None = None
+    """Instead of it: samples of all ranks per second."""
     exposed_sync: Seconds | None = None
+    """Wait for gradients in flight after the end of backward [s]; `validate` compares it with
+    ``exposed_comm_s`` and ``wait_s``."""
     role: Role = "predicted"
+    """Whether a constant was fitted to it."""
     note: str | None = None
+    """Shown with a miss: the effect that the simulation lacks, and its size."""
 
     @model_validator(mode="after")
     def _one_figure(self) -> MeasuredPoint:
@@ -92,18 +82,12 @@ class MeasuredPoint(Spec):
 
 
 class ExcludedPoint(Spec):
-    """A run that is excluded, because its source or physics marks it as invalid.
-
-    Attributes
-    ----------
-    set : dict of str to value
-        As in a point.
-    reason : str
-        The reason.
-    """
+    """A run that is excluded, because its source or physics marks it as invalid."""
 
     set: dict[str, Any] = Field(default_factory=dict)
+    """As in a point."""
     reason: str
+    """The reason."""
 
 
 Times = tuple[tuple[int, float], ...]
@@ -154,33 +138,23 @@ def _written(times: Times) -> dict[str, str]:
 
 
 class MeasuredCollective(Spec):
-    """A table of nccl-tests: times of one collective, by size.
-
-    Attributes
-    ----------
-    collective : str
-        For example ``all_reduce``; or ``sendrecv``.
-    set : dict of str to value
-        As in a point.
-    times : tuple of (int, float)
-        Sizes, as nccl-tests counts them [bytes], and times [s]; ascending.
-    algbw : None
-        Instead of ``times``: sizes over times by size, ``{1 MiB: 20 GB/s}``, as the column
-        ``algbw`` of nccl-tests [bytes/s]; it is converted to ``times``.
-    calibration : {"none", "every_second", "all"}
-        Sizes that constants were fitted to; every second one from the smallest on.
-    note : str or None
-        As in a point.
-    """
+    """A table of nccl-tests: times of one collective, by size."""
 
     collective: str = Field(json_schema_extra={"enum": list(COLLECTIVES)})
+    """For example ``all_reduce``; or ``sendrecv``."""
     set: dict[str, Any] = Field(default_factory=dict)
+    """As in a point."""
     times: Annotated[Times, PlainValidator(_times, TimesBySize), PlainSerializer(_written)] = ()
+    """Sizes, as nccl-tests counts them [bytes], and times [s]; ascending."""
     algbw: Annotated[Times, PlainValidator(_times_of_rates, RatesBySize)] | None = Field(
         None, exclude=True
     )
+    """Instead of ``times``: sizes over times by size, ``{1 MiB: 20 GB/s}``, as the column ``algbw``
+    of nccl-tests [bytes/s]; it is converted to ``times``."""
     calibration: Literal["none", "every_second", "all"] = "none"
+    """Sizes that constants were fitted to; every second one from the smallest on."""
     note: str | None = None
+    """As in a point."""
 
     @field_validator("collective")
     @classmethod
@@ -211,28 +185,19 @@ class MeasuredCollective(Spec):
 
 
 class MeasuredMemory(Spec):
-    """Peak memory of the fullest rank of a real run.
-
-    Attributes
-    ----------
-    set : dict of str to value
-        As in a point.
-    allocated : float or None
-        Peak of the tensors, as ``torch.cuda.max_memory_allocated`` [bytes].
-    reserved : float or None
-        In its place: peak of the allocator's segments, as ``torch.cuda.max_memory_reserved``
-        [bytes].
-    out_of_memory : bool
-        In place of both: the run did not fit.
-    note : str or None
-        As in a point.
-    """
+    """Peak memory of the fullest rank of a real run."""
 
     set: dict[str, Any] = Field(default_factory=dict)
+    """As in a point."""
     allocated: PositiveBytes | None = None
+    """Peak of the tensors, as ``torch.cuda.max_memory_allocated`` [bytes]."""
     reserved: PositiveBytes | None = None
+    """In its place: peak of the allocator's segments, as ``torch.cuda.max_memory_reserved``
+    [bytes]."""
     out_of_memory: Bool = False
+    """In place of both: the run did not fit."""
     note: str | None = None
+    """As in a point."""
 
     @model_validator(mode="after")
     def _one_figure(self) -> MeasuredMemory:
@@ -247,37 +212,25 @@ class MeasuredMemory(Spec):
 
 
 class MeasuredScenario(Spec):
-    """Measurements of a real machine.
-
-    Attributes
-    ----------
-    source : str
-        Source of the figures.
-    cluster : str or None
-        Cluster that the report counts the points under, if several machines are one cluster, such
-        as the same nodes with several networks; None: the machine, else the scenario.
-    noise : float
-        Lower bound of any model's error, from replicates or rounding: ``2 %``.
-    points : list of MeasuredPoint
-        Steps.
-    collectives : list of MeasuredCollective
-        Tables of single collectives.
-    memory : list of MeasuredMemory
-        Peaks of memory.
-    excluded : list of ExcludedPoint
-        Excluded points of the source.
-    calibration : Calibration or None
-        Of constants in this scenario; a catalogue machine has its own.
-    """
+    """Measurements of a real machine."""
 
     source: str
+    """Source of the figures."""
     cluster: str | None = None
+    """Cluster that the report counts the points under, if several machines are one cluster, such as
+    the same nodes with several networks; None: the machine, else the scenario."""
     noise: Percent = 0.0
+    """Lower bound of any model's error, from replicates or rounding: ``2 %``."""
     points: list[MeasuredPoint] = Field(default_factory=list)
+    """Steps."""
     collectives: list[MeasuredCollective] = Field(default_factory=list)
+    """Tables of single collectives."""
     memory: list[MeasuredMemory] = Field(default_factory=list)
+    """Peaks of memory."""
     excluded: list[ExcludedPoint] = Field(default_factory=list)
+    """Excluded points of the source."""
     calibration: Calibration | None = None
+    """Of constants in this scenario; a catalogue machine has its own."""
 
     @model_validator(mode="after")
     def _there_is_something(self) -> MeasuredScenario:

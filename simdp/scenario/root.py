@@ -54,73 +54,52 @@ class Neighbour(Spec):
     """A job that trains repeatedly until the scenario's job is done.
 
     Its nodes are like those of the cluster, without stragglers; it computes no numbers.
-
-    Attributes
-    ----------
-    world_size : int
-        Number of ranks, in whole nodes.
-    workload, strategy, collectives
-        As in a scenario.
     """
 
     world_size: Int = Field(ge=1, le=2**20)
+    """Number of ranks, in whole nodes."""
     workload: Workload
+    """As in a scenario."""
     strategy: AnyStrategy = Field("ddp", validate_default=True)
+    """As in a scenario."""
     collectives: Collectives = Collectives()
+    """As in a scenario."""
 
 
 class Scenario(Spec):
-    """One experiment.
-
-    Attributes
-    ----------
-    name : str
-        Name of the run and of its output folder; the file's stem by default.
-    seed : int
-        Of every random stream; the first weights are those of ``torch.manual_seed(seed)``.
-    cluster : Cluster
-        Devices, and the links between them.
-    workload : Workload
-        Model, data, optimizer, and distribution of samples to ranks.
-    strategy : Strategy
-        How ranks train together.
-    collectives : Collectives
-        Algorithms of the collectives, and the source of their times.
-    neighbours : list of Neighbour
-        Other jobs on separate nodes, which share the network between nodes.
-    placement : {"packed", "interleaved"}
-        Assignment of nodes to jobs: job after job, or a node to each in turn.
-    numerics : bool
-        False simulates time only, without arrays; the default if the model has no numbers, or no
-        data set.
-    target : Target or None
-        Target of training: epochs, samples, the quality of a benchmark, or a loss, at which the run
-        ends.
-    sweep : dict of str to list
-        Dotted keys and their values; several form a grid, the last key varying fastest.
-    measured : Measured or None
-        Measurements of a real machine.
-    checkpoint : Checkpoint or None
-        Checkpointing of a job of days; None: none. For ``job``, as the next one.
-    recovery : Recovery or None
-        Reaction to a failure of part of the cluster; None: ``restart``, in no time.
-    """
+    """One experiment."""
 
     # For editors: ASCII except characters used in names, and all beyond ASCII.
     name: str = Field("scenario", json_schema_extra={"pattern": NAME_PATTERN})
+    """Name of the run and of its output folder; the file's stem by default."""
     seed: Annotated[int, Strict()] = Field(0, ge=0, lt=2**63)
+    """Of every random stream; the first weights are those of ``torch.manual_seed(seed)``."""
     cluster: Cluster
+    """Devices, and the links between them."""
     workload: Workload
+    """Model, data, optimizer, and distribution of samples to ranks."""
     strategy: AnyStrategy = Field("ddp", validate_default=True)
+    """How ranks train together."""
     collectives: Collectives = Collectives()
+    """Algorithms of the collectives, and the source of their times."""
     neighbours: list[Neighbour] = Field(default_factory=list)
+    """Other jobs on separate nodes, which share the network between nodes."""
     placement: Literal["packed", "interleaved"] = "packed"
+    """Assignment of nodes to jobs: job after job, or a node to each in turn."""
     numerics: Bool = Field(_AS_THE_MODEL, validate_default=True)
+    """False simulates time only, without arrays; the default if the model has no numbers, or no
+    data set."""
     target: AnyTarget | None = None
+    """Target of training: epochs, samples, the quality of a benchmark, or a loss, at which the run
+    ends."""
     sweep: dict[str, list[Any]] = Field(default_factory=dict)
+    """Dotted keys and their values; several form a grid, the last key varying fastest."""
     measured: MeasuredScenario | None = None
+    """Measurements of a real machine."""
     checkpoint: Checkpoint | None = None
+    """Checkpointing of a job of days; None: none. For ``job``, as the next one."""
     recovery: AnyRecovery | None = None
+    """Reaction to a failure of part of the cluster; None: ``restart``, in no time."""
 
     _base: Path = PrivateAttr(default=Path())
     _written: Raw = PrivateAttr(default={})

@@ -238,16 +238,11 @@ class CopyOut(Op):
 
 @dataclass(frozen=True)
 class Replicate(Op):
-    """Make a copy of every module for each device of a process, without its tensors.
-
-    Attributes
-    ----------
-    devices : tuple of int
-        Those that compute; all but the first get copies.
-    """
+    """Make a copy of every module for each device of a process, without its tensors."""
 
     concerns = Concern.WORK
     devices: tuple[int, ...]
+    """Those that compute; all but the first get copies."""
 
 
 @dataclass(frozen=True)
@@ -303,28 +298,20 @@ class TakeSums(Op):
 
 
 class OwnHook(NamedTuple):
-    """A bucket that is sent by a user's comm hook.
-
-    Attributes
-    ----------
-    path, name : str
-        File, and name of the function of a state and a bucket.
-    bucket : Bucket
-        The bucket.
-    sent : Bucket or None
-        Tensor that the function passes to its all_reduce; None if it calls none.
-    goes_on : bool
-        Whether the function continues with the sum.
-    label : str
-        The bucket's name in the trace.
-    """
+    """A bucket that is sent by a user's comm hook."""
 
     path: str
+    """File."""
     name: str
+    """Name of the function of a state and a bucket."""
     bucket: Bucket
+    """The bucket."""
     sent: Bucket | None
+    """Tensor that the function passes to its all_reduce; None if it calls none."""
     goes_on: bool
+    """Whether the function continues with the sum."""
     label: str
+    """The bucket's name in the trace."""
 
 
 @dataclass(frozen=True)
@@ -600,35 +587,25 @@ class Take(Op):
 
 @dataclass(frozen=True)
 class AllReduce(Op):
-    """Start to sum over the ranks, on a communication stream.
-
-    Attributes
-    ----------
-    tag, label
-        Its number in the step, and its content.
-    nbytes : float
-        The whole buffer [bytes].
-    bucket : Bucket or None
-        Its gradients; None for bookkeeping without arithmetic.
-    wait : float
-        Minimum delay of its begin, as where a background thread polls for work [s].
-    before : Unpack or OrthogonalizeBucket or HostCopy or None
-        Work on the communication stream before it begins.
-    group : str or tuple of int or None
-        The ranks.
-    after : tuple of int
-        Collectives that must end before it begins.
-    """
+    """Start to sum over the ranks, on a communication stream."""
 
     concerns = Concern.NUMBERS | Concern.FAULTS | Concern.TIME | Concern.BOUND
     tag: int
+    """Its number in the step, and its content."""
     label: str
+    """Its number in the step, and its content."""
     nbytes: float
+    """The whole buffer [bytes]."""
     bucket: Bucket | None = None
+    """Its gradients; None for bookkeeping without arithmetic."""
     wait: float = 0.0
+    """Minimum delay of its begin, as where a background thread polls for work [s]."""
     before: Unpack | OrthogonalizeBucket | HostCopy | None = None
+    """Work on the communication stream before it begins."""
     group: Group = None
+    """The ranks."""
     after: tuple[int, ...] = ()
+    """Collectives that must end before it begins."""
 
     @property
     def called(self) -> CollectiveCall:
@@ -641,22 +618,21 @@ class ReduceScatter(Op):
 
     Owners add the sums to their pieces of the step's gradients; with several groups that each have
     all pieces, after an `AllReduce` of the bucket over the groups.
-
-    Attributes
-    ----------
-    tag, label, bucket, group, before
-        As of `AllReduce`.
-    divisor : float
-        Of the sums.
     """
 
     concerns = Concern.NUMBERS | Concern.FAULTS | Concern.AFTER | Concern.TIME | Concern.BOUND
     tag: int
+    """As of `AllReduce`."""
     label: str
+    """As of `AllReduce`."""
     bucket: Bucket
+    """As of `AllReduce`."""
     group: Group = None
+    """As of `AllReduce`."""
     divisor: float = 1.0
+    """Of the sums."""
     before: HostCopy | None = None
+    """As of `AllReduce`."""
 
     @property
     def called(self) -> CollectiveCall:
@@ -665,30 +641,24 @@ class ReduceScatter(Op):
 
 @dataclass(frozen=True)
 class AllGather(Op):
-    """Start to gather every rank's part on all ranks.
-
-    Attributes
-    ----------
-    unit : int or None
-        The unit with the gathered parameters.
-    selection : Selection or None
-        Or the selected entries of every rank; ``nbytes`` are those of all ranks.
-    wait, group, before
-        As of `AllReduce`.
-    copied : float
-        Copy of a piece into its buffer before it begins [bytes].
-    """
+    """Start to gather every rank's part on all ranks."""
 
     concerns = Concern.NUMBERS | Concern.BEFORE | Concern.TIME | Concern.BOUND
     tag: int
     label: str
     nbytes: float
     unit: int | None = None
+    """The unit with the gathered parameters."""
     selection: Selection | None = None
+    """Or the selected entries of every rank; ``nbytes`` are those of all ranks."""
     wait: float = 0.0
+    """As of `AllReduce`."""
     group: Group = None
+    """As of `AllReduce`."""
     copied: float = 0.0
+    """Copy of a piece into its buffer before it begins [bytes]."""
     before: HostCopy | None = None
+    """As of `AllReduce`."""
 
     @property
     def called(self) -> CollectiveCall:
@@ -701,10 +671,6 @@ class Broadcast(Op):
 
     Attributes
     ----------
-    names : tuple of str
-        Parameters, or buffers.
-    root : int
-        A rank; in process groups, a place in the group.
     others
         As of `AllReduce`.
     """
@@ -714,7 +680,9 @@ class Broadcast(Op):
     label: str
     nbytes: float
     names: tuple[str, ...]
+    """Parameters, or buffers."""
     root: int = 0
+    """A rank; in process groups, a place in the group."""
     group: Group = None
 
     @property

@@ -294,39 +294,27 @@ Group = str | tuple[int, ...] | None
 
 
 class Bucket(NamedTuple):
-    """Gradients in one flat buffer on every rank, sent together.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of the parameters in it, in order.
-    num_elements : int
-        Of all of them.
-    dtype : str
-        Of the buffer.
-    nbytes : float
-        Size of the gradients in it [bytes].
-    room : float
-        Permanent memory of the buffer besides the gradients [bytes].
-    is_view : bool
-        Whether gradients are views of it.
-    is_compressed : bool
-        Whether gradients are cast to another dtype in it.
-    unit : int or None
-        The unit of the strategy's partition with these gradients.
-    of : str
-        Distinguishes buckets of the same parameters: a factor of matrices, or uncompressed tensors.
-    """
+    """Gradients in one flat buffer on every rank, sent together."""
 
     names: tuple[str, ...]
+    """Of the parameters in it, in order."""
     num_elements: int
+    """Of all of them."""
     dtype: str
+    """Of the buffer."""
     nbytes: float
+    """Size of the gradients in it [bytes]."""
     room: float = 0.0
+    """Permanent memory of the buffer besides the gradients [bytes]."""
     is_view: bool = False
+    """Whether gradients are views of it."""
     is_compressed: bool = False
+    """Whether gradients are cast to another dtype in it."""
     unit: int | None = None
+    """The unit of the strategy's partition with these gradients."""
     of: str = ""
+    """Distinguishes buckets of the same parameters: a factor of matrices, or uncompressed
+    tensors."""
 
 
 class Factor(NamedTuple):
@@ -339,32 +327,31 @@ class Factor(NamedTuple):
 
 
 class Factoring(NamedTuple):
-    """PowerSGD of a bucket: matrices M become P = M Q and Q, the other tensors are uncompressed.
-
-    Attributes
-    ----------
-    bucket, rest, p, q : Bucket
-        The whole; the uncompressed tensors; the left and the right factors of all matrices.
-    factors : tuple of Factor
-        The factored gradients.
-    error_feedback, warm_start, epsilon, batched, random_seed
-        As in `simdp.strategies.comm_hooks.compression.PowerSGD`.
-    is_square : bool
-        Whether the whole bucket is one matrix, padded with zeros to a square.
-    """
+    """PowerSGD of a bucket: matrices M become P = M Q and Q, the other tensors are uncompressed."""
 
     bucket: Bucket
+    """The whole; the uncompressed tensors; the left and the right factors of all matrices."""
     rest: Bucket
+    """The whole; the uncompressed tensors; the left and the right factors of all matrices."""
     p: Bucket
+    """The whole; the uncompressed tensors; the left and the right factors of all matrices."""
     q: Bucket
+    """The whole; the uncompressed tensors; the left and the right factors of all matrices."""
     factors: tuple[Factor, ...]
+    """The factored gradients."""
     error_feedback: bool
+    """As in `simdp.strategies.comm_hooks.compression.PowerSGD`."""
     warm_start: bool
+    """As in `simdp.strategies.comm_hooks.compression.PowerSGD`."""
     epsilon: float
+    """As in `simdp.strategies.comm_hooks.compression.PowerSGD`."""
     batched: bool
+    """As in `simdp.strategies.comm_hooks.compression.PowerSGD`."""
     label: str
     random_seed: int = 0
+    """As in `simdp.strategies.comm_hooks.compression.PowerSGD`."""
     is_square: bool = False
+    """Whether the whole bucket is one matrix, padded with zeros to a square."""
 
 
 class Selection(NamedTuple):

@@ -61,24 +61,16 @@ class ServerOptions(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """An option by which training differs from that of one device on the same batches.
-
-    Attributes
-    ----------
-    cause : str
-        Its name in an audit, of `simdp.results.audit.CAUSES`.
-    key : str
-        Dotted key of the option in a scenario.
-    text : str
-        A sentence: what the option does to gradients or weights.
-    without : dict of str to value
-        Dotted keys, with the values that train as one device does.
-    """
+    """An option by which training differs from that of one device on the same batches."""
 
     cause: str
+    """Its name in an audit, of `simdp.results.audit.CAUSES`."""
     key: str
+    """Dotted key of the option in a scenario."""
     text: str
+    """A sentence: what the option does to gradients or weights."""
     without: dict[str, Any]
+    """Dotted keys, with the values that train as one device does."""
 
 
 AVERAGED: dict[str, Any] = {"strategy": {"kind": "ddp", "weight_by_shard": True}}

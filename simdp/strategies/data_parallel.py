@@ -51,19 +51,6 @@ class DataParallel(Strategy):
     Every forward copies the model from device 0 to the devices with samples, and gathers the
     outputs on one device, which computes the loss. Gradients are summed on device 0, where the
     optimizer runs. Changes to the copies' buffers are lost.
-
-    Attributes
-    ----------
-    loss_in_forward : bool
-        Every device computes the loss of its own samples; the scalars are gathered and their mean
-        is minimised. With pieces of different sizes this is another loss.
-    gil : float
-        Fraction of the host's time in forward for which a thread holds the interpreter lock: with k
-        active devices, an operator of forward takes the host ``1 + gil (k - 1)`` times as long
-        (``workload.host.operator``; without one, a launch the device). Backward's threads need no
-        lock.
-    output_device : int
-        Device of the gathered outputs and of the targets.
     """
 
     in_one_process: ClassVar[bool] = True
@@ -71,8 +58,15 @@ class DataParallel(Strategy):
 
     kind: Literal["data_parallel"] = "data_parallel"
     loss_in_forward: Bool = False
+    """Every device computes the loss of its own samples; the scalars are gathered and their mean is
+    minimised. With pieces of different sizes this is another loss."""
     gil: Float = Field(1.0, ge=0, le=1)
+    """Fraction of the host's time in forward for which a thread holds the interpreter lock: with k
+    active devices, an operator of forward takes the host ``1 + gil (k - 1)`` times as long
+    (``workload.host.operator``; without one, a launch the device). Backward's threads need no
+    lock."""
     output_device: Int = Field(0, ge=0)
+    """Device of the gathered outputs and of the targets."""
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         if workload.global_batch is None:

@@ -180,16 +180,6 @@ class MixedPrecision(Spec):
     stream. The copies of a bucket are freed when its gradients have been averaged, which are then
     cast to float32 for the optimizer.
 
-    Attributes
-    ----------
-    param_dtype : {"bfloat16", "float16", "float32"} or None
-        Compute dtype of layers, as under ``precision: mixed``. None is float32.
-    reduce_dtype : {"bfloat16", "float16", "float32"} or None
-        Dtype in which gradients are sent, and divided after the sum. None is ``param_dtype``.
-    buffer_dtype : {"bfloat16", "float16", "float32"} or None
-        Dtype of buffers, such as running means, rounded at every change; counters stay integers.
-        None is float32.
-
     References
     ----------
     torch, nn/parallel/distributed.py (_MixedPrecision) and
@@ -197,8 +187,12 @@ class MixedPrecision(Spec):
     """
 
     param_dtype: Low | None = None
+    """Compute dtype of layers, as under ``precision: mixed``. None is float32."""
     reduce_dtype: Low | None = None
+    """Dtype in which gradients are sent, and divided after the sum. None is ``param_dtype``."""
     buffer_dtype: Low | None = None
+    """Dtype of buffers, such as running means, rounded at every change; counters stay integers.
+    None is float32."""
 
     @property
     def is_low(self) -> bool:
@@ -282,70 +276,7 @@ AnyVersion = Annotated[
 
 
 class DDP(Strategy):
-    """``torch.nn.parallel.DistributedDataParallel``.
-
-    Attributes
-    ----------
-    bucket_cap : float or None
-        Limit of every bucket [bytes]. None is torch's default: 1 MiB for the first, then 25 MiB; 0
-        gives every tensor a bucket of its own.
-    overlap : bool
-        False waits for the whole backward pass before the first all_reduce.
-    version : str or None
-        Sort gradients as this version of torch did, such as ``"1.4"``; None is the newest. See
-        `simdp.steps.partition.rules`.
-    bucket_order : {"gradient_ready", "reverse_registration", "reverse_buckets"} or None
-        How buckets are sorted. By readiness: the first iteration has one bucket with everything;
-        then buckets are rebuilt in the order in which gradients became ready. In reverse order of
-        registration, from the start. Or filled in order of registration and sent from the last,
-        from the start, so that the small bucket is sent last. None is that of ``version``:
-        ``gradient_ready`` since torch 1.6, ``reverse_buckets`` before. Of no effect with
-        ``find_unused_parameters``, unless ``static_graph``.
-    find_unused_parameters : bool
-        Buckets in reverse order of registration, never rebuilt; a map of the used parameters is
-        reduced after the last bucket.
-    skip_all_reduce_unused_params : bool
-        With ``find_unused_parameters``, buckets without used parameters are not reduced. Unused
-        parameters must be the same on all ranks.
-    static_graph : bool
-        Every step uses the same parameters. Those without a gradient are found in the first step,
-        which reduces after backward, following a map of the used parameters; the second has one
-        bucket too, and later buckets follow the order in which its gradients became ready. torch
-        fails if micro-steps before the last one do not reduce (``no_sync``); this is refused.
-    delay_all_reduce_named_params : tuple of str or None
-        Parameters with gradients outside of all buckets: all are reduced together when
-        ``param_to_hook_all_reduce`` gets its gradient, which comes after theirs.
-    param_to_hook_all_reduce : str or None
-        The parameter that starts their all_reduce.
-    gradient_as_bucket_view : bool
-        Gradients live in their buckets, which then use no extra memory and need no copies.
-    charge_copies : bool or None
-        Charge the copy of every gradient into its bucket and back, at memory bandwidth. None
-        follows the cluster's overheads.
-    broadcast_buffers : bool
-        Replace every rank's buffers, such as running means, by rank 0's before each forward that
-        follows a reduction; with the parameters in the constructor and at the end of a join.
-    comm_hook : CommHook
-        Compression and sending of buckets, from `simdp.strategies.comm_hooks`.
-    mixed_precision : MixedPrecision or None
-        Compute in lower precision than the weights': of `simdp.strategies.ddp`.
-    join : bool
-        Ranks without further samples join the others' reductions with zeros, as under torch's Join;
-        at the end of the epoch the last rank with samples (ties: the highest) broadcasts its model.
-    divide_by_initial_world_size : bool
-        With ``join``, average over all ranks; False averages over those that still have samples.
-    no_sync : bool
-        Reduce gradients once per step; False reduces them after every micro-step.
-    weight_by_shard : bool
-        Weight each rank's loss by its share of the global batch, which restores the global mean
-        where ranks have unequal shards. torch does not.
-    backup_ranks : int
-        Number of ranks dropped in every step: the last to have their gradients (ties: the higher
-        ranks). They finish each layer with the slowest of the others, add zeros, and get the mean
-        of the others; their samples' gradients and buffer updates are lost. Dropped ranks follow
-        from compute times with stragglers, as if all ranks began the step together. Not in torch;
-        see Chen et al., arXiv 1604.00981, 2016.
-    """
+    """``torch.nn.parallel.DistributedDataParallel``."""
 
     varies_buckets: ClassVar[bool] = True
     faster_options: ClassVar[Mapping[str, Any]] = {"overlap": True, "find_unused_parameters": False}
@@ -354,24 +285,64 @@ class DDP(Strategy):
 
     kind: Literal["ddp"] = "ddp"
     bucket_cap: Bytes | None = None
+    """Limit of every bucket [bytes]. None is torch's default: 1 MiB for the first, then 25 MiB; 0
+    gives every tensor a bucket of its own."""
     overlap: Bool = True
+    """False waits for the whole backward pass before the first all_reduce."""
     version: AnyVersion | None = None
+    """Sort gradients as this version of torch did, such as ``"1.4"``; None is the newest. See
+    `simdp.steps.partition.rules`."""
     bucket_order: Literal["gradient_ready", "reverse_registration", "reverse_buckets"] | None = None
+    """How buckets are sorted. By readiness: the first iteration has one bucket with everything;
+    then buckets are rebuilt in the order in which gradients became ready. In reverse order of
+    registration, from the start. Or filled in order of registration and sent from the last, from
+    the start, so that the small bucket is sent last. None is that of ``version``:
+    ``gradient_ready`` since torch 1.6, ``reverse_buckets`` before. Of no effect with
+    ``find_unused_parameters``, unless ``static_graph``."""
     find_unused_parameters: Bool = False
+    """Buckets in reverse order of registration, never rebuilt; a map of the used parameters is
+    reduced after the last bucket."""
     skip_all_reduce_unused_params: Bool = False
+    """With ``find_unused_parameters``, buckets without used parameters are not reduced. Unused
+    parameters must be the same on all ranks."""
     static_graph: Bool = False
+    """Every step uses the same parameters. Those without a gradient are found in the first step,
+    which reduces after backward, following a map of the used parameters; the second has one bucket
+    too, and later buckets follow the order in which its gradients became ready. torch fails if
+    micro-steps before the last one do not reduce (``no_sync``); this is refused."""
     delay_all_reduce_named_params: tuple[str, ...] | None = None
+    """Parameters with gradients outside of all buckets: all are reduced together when
+    ``param_to_hook_all_reduce`` gets its gradient, which comes after theirs."""
     param_to_hook_all_reduce: str | None = None
+    """The parameter that starts their all_reduce."""
     gradient_as_bucket_view: Bool = False
+    """Gradients live in their buckets, which then use no extra memory and need no copies."""
     charge_copies: Bool | None = None
+    """Charge the copy of every gradient into its bucket and back, at memory bandwidth. None follows
+    the cluster's overheads."""
     broadcast_buffers: Bool = True
+    """Replace every rank's buffers, such as running means, by rank 0's before each forward that
+    follows a reduction; with the parameters in the constructor and at the end of a join."""
     comm_hook: AnyCommHook = NoHook()
+    """Compression and sending of buckets, from `simdp.strategies.comm_hooks`."""
     mixed_precision: MixedPrecision | None = None
+    """Compute in lower precision than the weights': of `simdp.strategies.ddp`."""
     join: Bool = False
+    """Ranks without further samples join the others' reductions with zeros, as under torch's Join;
+    at the end of the epoch the last rank with samples (ties: the highest) broadcasts its model."""
     divide_by_initial_world_size: Bool = True
+    """With ``join``, average over all ranks; False averages over those that still have samples."""
     no_sync: Bool = True
+    """Reduce gradients once per step; False reduces them after every micro-step."""
     weight_by_shard: Bool = False
+    """Weight each rank's loss by its share of the global batch, which restores the global mean
+    where ranks have unequal shards. torch does not."""
     backup_ranks: Int = Field(0, ge=0)
+    """Number of ranks dropped in every step: the last to have their gradients (ties: the higher
+    ranks). They finish each layer with the slowest of the others, add zeros, and get the mean of
+    the others; their samples' gradients and buffer updates are lost. Dropped ranks follow from
+    compute times with stragglers, as if all ranks began the step together. Not in torch; see Chen
+    et al., arXiv 1604.00981, 2016."""
 
     @model_validator(mode="after")
     def _join_and_backups_fit(self) -> Self:
@@ -706,40 +677,29 @@ class Apex(Strategy):
 
     Gradients are reduced once per step, as with ``disable_allreduce()`` before the last micro-step.
     Buffers are never broadcast.
-
-    Attributes
-    ----------
-    message_size : int
-        A bucket of at least this many elements is sent. The first iteration reduces everything at
-        its end; later buckets are filled in the order in which gradients became ready.
-    delay_allreduce : bool
-        Reduce everything in one piece after backward.
-    allreduce_always_fp32 : bool
-        Send gradients in float32, whatever their dtype.
-    gradient_average : bool
-        Divide the sums by world_size; False leaves them sums.
-    gradient_predivide_factor : float
-        Divide by this before the sum, and by the rest of world_size after it.
-    retain_allreduce_buffers : bool
-        Gradients stay in their buckets, without copies back.
-    charge_copies : bool or None
-        Charge the copies into buckets and back, at the memory's bandwidth. None does as the
-        cluster's overheads say.
-    weight_by_shard : bool
-        Weight each rank's loss by its share of the global batch, as for ``ddp``.
     """
 
     wrapper: ClassVar[str] = "DistributedDataParallel"
 
     kind: Literal["apex"] = "apex"
     message_size: Annotated[Int, Field(ge=1)] = 10_000_000
+    """A bucket of at least this many elements is sent. The first iteration reduces everything at
+    its end; later buckets are filled in the order in which gradients became ready."""
     delay_allreduce: Bool = False
+    """Reduce everything in one piece after backward."""
     allreduce_always_fp32: Bool = False
+    """Send gradients in float32, whatever their dtype."""
     gradient_average: Bool = True
+    """Divide the sums by world_size; False leaves them sums."""
     gradient_predivide_factor: Annotated[Float, Field(gt=0)] = 1.0
+    """Divide by this before the sum, and by the rest of world_size after it."""
     retain_allreduce_buffers: Bool = False
+    """Gradients stay in their buckets, without copies back."""
     charge_copies: Bool | None = None
+    """Charge the copies into buckets and back, at the memory's bandwidth. None does as the
+    cluster's overheads say."""
     weight_by_shard: Bool = False
+    """Weight each rank's loss by its share of the global batch, as for ``ddp``."""
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return uneven(workload)

@@ -366,41 +366,6 @@ class PerParameter(Strategy):
     each rank gets the summed gradients of its rows; frozen parameters have none. Only streams limit
     how far the host runs ahead.
 
-    Attributes
-    ----------
-    units : {"blocks", "torchtitan", "whole"} or tuple of str
-        Modules that are units: the repeated blocks of the model (`Graph.blocks`); these, and one
-        unit each of the layers before and behind them, as in torchtitan; only the model itself; or
-        modules of these names, in which ``*`` matches any text between dots. Units may be nested;
-        other parameters belong to the root.
-    reshard_after_forward : bool, int or None
-        Whether units are freed after forward. None frees all but the root and torchtitan's last
-        unit, which backward needs first. A number, a divisor of the sharding group, is the size of
-        groups of neighbours that keep a unit together until its backward; 1 is false, the whole
-        group true.
-    reshard_after_backward : bool
-        Whether units are freed after the backward of each micro-step; after the last one they
-        always are.
-    forward_prefetch, backward_prefetch : int or None
-        Units gathered ahead, as by ``set_modules_to_forward_prefetch``, and by
-        ``set_modules_to_backward_prefetch`` on all units but the root. None follows from streams:
-        two in forward, one in backward.
-    param_dtype, reduce_dtype, output_dtype : str or None
-        Of ``MixedPrecisionPolicy``: the dtype of compute and of gathered weights, as under
-        ``precision: mixed``; of gradients in collectives, by default that of the layers; of the
-        units' outputs, by default that of the layers.
-    output_dtype_at : {"units", "root"} or None
-        Whether the ``output_dtype`` is that of all units, or only of the root's outputs, those of
-        the model. None is all units, unless 32-bit inputs would meet 16-bit weights of layers in
-        the root: torch fails there, so that it applies to the root.
-    sync : {"every", "last"}
-        After which micro-steps gradients are summed; gradients stay whole until then.
-    offload : {"none", "cpu"}
-        ``CPUOffloadPolicy``: pieces, their gradients and the optimizer are in host memory
-        (`cluster.host`). Rows are copied to the device before they are gathered, and sums back.
-    weight_by_shard : bool
-        As of `DDP`.
-
     References
     ----------
     torch, distributed/fsdp/_fully_shard.
@@ -415,17 +380,49 @@ class PerParameter(Strategy):
     }
 
     units: Units = "blocks"
+    """Modules that are units: the repeated blocks of the model (`Graph.blocks`); these, and one
+    unit each of the layers before and behind them, as in torchtitan; only the model itself; or
+    modules of these names, in which ``*`` matches any text between dots. Units may be nested; other
+    parameters belong to the root."""
     reshard_after_forward: Reshard = None
+    """Whether units are freed after forward. None frees all but the root and torchtitan's last
+    unit, which backward needs first. A number, a divisor of the sharding group, is the size of
+    groups of neighbours that keep a unit together until its backward; 1 is false, the whole group
+    true."""
     reshard_after_backward: Bool = True
+    """Whether units are freed after the backward of each micro-step; after the last one they always
+    are."""
     forward_prefetch: Int | None = Field(None, ge=1)
+    """Units gathered ahead, as by ``set_modules_to_forward_prefetch``, and by
+    ``set_modules_to_backward_prefetch`` on all units but the root. None follows from streams: two
+    in forward, one in backward."""
     backward_prefetch: Annotated[Int | None, BeforeValidator(_no_word)] = Field(None, ge=1)
+    """Units gathered ahead, as by ``set_modules_to_forward_prefetch``, and by
+    ``set_modules_to_backward_prefetch`` on all units but the root. None follows from streams: two
+    in forward, one in backward."""
     param_dtype: Low | None = None
+    """Of ``MixedPrecisionPolicy``: the dtype of compute and of gathered weights, as under
+    ``precision: mixed``; of gradients in collectives, by default that of the layers; of the units'
+    outputs, by default that of the layers."""
     reduce_dtype: Low | None = None
+    """Of ``MixedPrecisionPolicy``: the dtype of compute and of gathered weights, as under
+    ``precision: mixed``; of gradients in collectives, by default that of the layers; of the units'
+    outputs, by default that of the layers."""
     output_dtype: Low | None = None
+    """Of ``MixedPrecisionPolicy``: the dtype of compute and of gathered weights, as under
+    ``precision: mixed``; of gradients in collectives, by default that of the layers; of the units'
+    outputs, by default that of the layers."""
     output_dtype_at: Literal["units", "root"] | None = None
+    """Whether the ``output_dtype`` is that of all units, or only of the root's outputs, those of
+    the model. None is all units, unless 32-bit inputs would meet 16-bit weights of layers in the
+    root: torch fails there, so that it applies to the root."""
     sync: Literal["every", "last"] = "every"
+    """After which micro-steps gradients are summed; gradients stay whole until then."""
     offload: Literal["none", "cpu"] = "none"
+    """``CPUOffloadPolicy``: pieces, their gradients and the optimizer are in host memory
+    (`cluster.host`). Rows are copied to the device before they are gathered, and sums back."""
     weight_by_shard: Bool = False
+    """As of `DDP`."""
 
     @property
     def dtypes(self) -> LayerDtypes:
@@ -564,14 +561,6 @@ class HSDP(PerParameter):
 
     A unit's gradients are reduce_scattered inside each group; then ranks with the same piece
     all_reduce it, on a separate communication stream.
-
-    Attributes
-    ----------
-    shard_size : int or None
-        Ranks of a group; None is the number of ranks per node.
-    all_reduce : {"every", "last"}
-        After which micro-steps sums are all_reduced across groups; "last" accumulates those of
-        earlier micro-steps inside each group, as ``set_requires_all_reduce(False)`` does.
     """
 
     groups_follow_nodes: ClassVar[bool] = True
@@ -580,7 +569,10 @@ class HSDP(PerParameter):
 
     kind: Literal["hsdp"] = "hsdp"
     shard_size: Int | None = Field(None, ge=1)
+    """Ranks of a group; None is the number of ranks per node."""
     all_reduce: Literal["every", "last"] = "every"
+    """After which micro-steps sums are all_reduced across groups; "last" accumulates those of
+    earlier micro-steps inside each group, as ``set_requires_all_reduce(False)`` does."""
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         return unequal_shards(self.shard_size, world_size) or super().problem_with(

@@ -238,30 +238,6 @@ class FSDP1(Strategy):
     all parameters pass through every rank of a ring. Frozen units are not reduced; partly frozen
     ones are reduced as whole flat parameters, as with ``use_orig_params``.
 
-    Attributes
-    ----------
-    sharding_strategy : {"FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"}
-        Whether units are freed after forward, all but the root, which backward needs first;
-        ``SHARD_GRAD_OP`` keeps all. The hybrid ones shard units within groups of neighbours; each
-        rank's piece is then all_reduced across groups, on a separate stream.
-    shard_size : int or None
-        Ranks of a group under a hybrid strategy; None is the number of ranks per node.
-    units
-        As of `FSDP`.
-    backward_prefetch : {"backward_pre", "backward_post", "none"}
-        When backward gathers the next unit: before the backward of the current one; after it and
-        before its gradients are sent; or when it is needed.
-    forward_prefetch : bool
-        Launch the next unit's gather before the forward of the current one.
-    limit_all_gathers : bool
-        Let the host wait until at most two units are gathered or still in use; false lets forward
-        gather all of them at once. In backward gathers and sums alternate on one stream, so that
-        the limit has no effect.
-    param_dtype, reduce_dtype : str or None
-        Of ``MixedPrecision``; as of `FSDP`.
-    weight_by_shard : bool
-        As of `DDP`.
-
     References
     ----------
     Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023;
@@ -280,14 +256,28 @@ class FSDP1(Strategy):
     sharding_strategy: Literal[
         "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"
     ] = "FULL_SHARD"
+    """Whether units are freed after forward, all but the root, which backward needs first;
+    ``SHARD_GRAD_OP`` keeps all. The hybrid ones shard units within groups of neighbours; each
+    rank's piece is then all_reduced across groups, on a separate stream."""
     shard_size: Int | None = Field(None, ge=1)
+    """Ranks of a group under a hybrid strategy; None is the number of ranks per node."""
     units: Units = "blocks"
+    """As of `FSDP`."""
     backward_prefetch: Literal["backward_pre", "backward_post", "none"] = "backward_pre"
+    """When backward gathers the next unit: before the backward of the current one; after it and
+    before its gradients are sent; or when it is needed."""
     forward_prefetch: Bool = False
+    """Launch the next unit's gather before the forward of the current one."""
     limit_all_gathers: Bool = True
+    """Let the host wait until at most two units are gathered or still in use; false lets forward
+    gather all of them at once. In backward gathers and sums alternate on one stream, so that the
+    limit has no effect."""
     param_dtype: Low | None = None
+    """Of ``MixedPrecision``; as of `FSDP`."""
     reduce_dtype: Low | None = None
+    """Of ``MixedPrecision``; as of `FSDP`."""
     weight_by_shard: Bool = False
+    """As of `DDP`."""
 
     @property
     def _is_hybrid(self) -> bool:

@@ -145,53 +145,40 @@ HALF_ITEMSIZE = 2
 
 
 class Horovod(Strategy):
-    """Horovod's ``DistributedOptimizer``, and merging rules built on it.
-
-    Attributes
-    ----------
-    fusion_threshold : float
-        Size of the fusion buffer, the limit of ``merge: threshold`` [bytes]. Horovod's own default
-        is 64 MiB, and 128 MiB since 0.21.
-    cycle_time : float
-        Time between two polls of the background thread [s]. Horovod's own default is 1 ms since
-        0.21, and 5 ms before; with 0 gradients are sent at once.
-    merge : {"threshold", "none", "all", "mg_wfbp"}
-        Which gradients are sent together: those of the same cycle, as Horovod fuses them; none, as
-        with a threshold of 0; all, after backward; or by MG-WFBP's rule.
-    overlap : bool
-        False sends nothing before the end of backward.
-    compression : {"none", "fp16"}
-        ``fp16`` sends gradients in 16 bit, as ``hvd.Compression.fp16``.
-    estimate : {"benchmark", "10gbe", "56g_ib"} or None
-        Source of alpha and beta for ``merge: mg_wfbp``: a benchmark of two all_reduces on the
-        cluster, or the authors' figures for a network and a number of ranks. None takes their
-        figures for the network between the nodes, and a benchmark on one node or with another
-        number of ranks.
-    alpha, bandwidth : float or None
-        Alpha [s] and the inverse of beta [bytes/s], instead of ``estimate``.
-    profile_overhead : float
-        Time that the profile read by MG-WFBP's rule adds to each gradient [s]: its hooks
-        synchronise the device, which then idles until the host has launched the next kernels. It
-        only affects merging; an estimate.
-    charge_copies : bool or None
-        Charge the copies into the fusion buffer and back, at memory bandwidth; a gradient sent
-        alone needs none. None follows the cluster's overheads.
-    weight_by_shard : bool
-        Weight each rank's loss by its share of the global batch, as for ``ddp``.
-    """
+    """Horovod's ``DistributedOptimizer``, and merging rules built on it."""
 
     kind: Literal["horovod"] = "horovod"
     fusion_threshold: Bytes = 64.0 * MiB
+    """Size of the fusion buffer, the limit of ``merge: threshold`` [bytes]. Horovod's own default
+    is 64 MiB, and 128 MiB since 0.21."""
     cycle_time: Seconds = 1e-3
+    """Time between two polls of the background thread [s]. Horovod's own default is 1 ms since
+    0.21, and 5 ms before; with 0 gradients are sent at once."""
     merge: Literal["threshold", "none", "all", "mg_wfbp"] = "threshold"
+    """Which gradients are sent together: those of the same cycle, as Horovod fuses them; none, as
+    with a threshold of 0; all, after backward; or by MG-WFBP's rule."""
     overlap: Bool = True
+    """False sends nothing before the end of backward."""
     compression: Literal["none", "fp16"] = "none"
+    """``fp16`` sends gradients in 16 bit, as ``hvd.Compression.fp16``."""
     estimate: Literal["benchmark", "10gbe", "56g_ib"] | None = None
+    """Source of alpha and beta for ``merge: mg_wfbp``: a benchmark of two all_reduces on the
+    cluster, or the authors' figures for a network and a number of ranks. None takes their figures
+    for the network between the nodes, and a benchmark on one node or with another number of
+    ranks."""
     alpha: Seconds | None = None
+    """Alpha [s] and the inverse of beta [bytes/s], instead of ``estimate``."""
     bandwidth: Bandwidth | None = None
+    """Alpha [s] and the inverse of beta [bytes/s], instead of ``estimate``."""
     profile_overhead: Seconds = 100e-6
+    """Time that the profile read by MG-WFBP's rule adds to each gradient [s]: its hooks synchronise
+    the device, which then idles until the host has launched the next kernels. It only affects
+    merging; an estimate."""
     charge_copies: Bool | None = None
+    """Charge the copies into the fusion buffer and back, at memory bandwidth; a gradient sent alone
+    needs none. None follows the cluster's overheads."""
     weight_by_shard: Bool = False
+    """Weight each rank's loss by its share of the global batch, as for ``ddp``."""
 
     @model_validator(mode="after")
     def _one_estimate(self) -> Self:

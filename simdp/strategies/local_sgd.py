@@ -113,36 +113,6 @@ class LocalSGD(Strategy):
     with its average, after ``local_steps`` steps; torch's begins with it. As in torch, a run that
     ends within a period averages nothing more: its replicas differ.
 
-    Attributes
-    ----------
-    local_steps : int
-        Steps from one average to the next, H (torch: period). With ``period_group_size_dict`` it is
-        left out: the steps after which its averages repeat.
-    warmup_steps : int
-        Steps before the first local one; in these gradients are averaged, as under `DDP` (torch:
-        start_localSGD_iter).
-    subgroup : {"none", "node", "world"} or int
-        Ranks that average gradients in every step after the warm-up: those of a node, torch's
-        default, or this many neighbours. "none" averages no gradients then, as
-        ``post_local_gradient_allreduce=False``.
-    period_group_size_dict : dict of int to {"node", "world"} or int, or None
-        Group size of neighbours for each period in steps; where several periods end, the longest
-        one applies, and it has all ranks. Periods are counted from the first step of the run, also
-        with a warm-up. None averages among all ranks every ``local_steps``.
-    average_at : {"end", "begin"}
-        Whether weights are averaged after the last step of a period, or, as in torch, after its
-        first one.
-    averager_warmup_steps : int or None
-        Steps before the first period (torch: warmup_steps of the averager, where ``warmup_steps``
-        is start_localSGD_iter of the hook); None is ``warmup_steps``.
-    bucket_cap, overlap
-        As of `DDP`, for the warm-up.
-    charge_copies : bool or None
-        Charge the copies of weights and gradients into the buffers and back. None follows the
-        cluster's overheads.
-    weight_by_shard : bool
-        As of `DDP`.
-
     References
     ----------
     Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
@@ -153,15 +123,34 @@ class LocalSGD(Strategy):
 
     kind: Literal["local_sgd"] = "local_sgd"
     local_steps: Annotated[Int, Field(ge=1)] = 8
+    """Steps from one average to the next, H (torch: period). With ``period_group_size_dict`` it is
+    left out: the steps after which its averages repeat."""
     warmup_steps: Annotated[Int, Field(ge=0)] = 0
+    """Steps before the first local one; in these gradients are averaged, as under `DDP` (torch:
+    start_localSGD_iter)."""
     subgroup: Subgroup = "none"
+    """Ranks that average gradients in every step after the warm-up: those of a node, torch's
+    default, or this many neighbours. "none" averages no gradients then, as
+    ``post_local_gradient_allreduce=False``."""
     period_group_size_dict: PeriodGroupSizes = None
+    """Group size of neighbours for each period in steps; where several periods end, the longest one
+    applies, and it has all ranks. Periods are counted from the first step of the run, also with a
+    warm-up. None averages among all ranks every ``local_steps``."""
     average_at: Literal["end", "begin"] = "end"
+    """Whether weights are averaged after the last step of a period, or, as in torch, after its
+    first one."""
     averager_warmup_steps: Annotated[Int, Field(ge=0)] | None = None
+    """Steps before the first period (torch: warmup_steps of the averager, where ``warmup_steps`` is
+    start_localSGD_iter of the hook); None is ``warmup_steps``."""
     bucket_cap: Bytes | None = None
+    """As of `DDP`, for the warm-up."""
     overlap: Bool = True
+    """As of `DDP`, for the warm-up."""
     charge_copies: Bool | None = None
+    """Charge the copies of weights and gradients into the buffers and back. None follows the
+    cluster's overheads."""
     weight_by_shard: Bool = False
+    """As of `DDP`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -377,15 +366,6 @@ class DiLoCo(Strategy):
     global weights and of the outer optimizer's state in device memory. A run that ends within a
     period leaves replicas that differ.
 
-    Attributes
-    ----------
-    local_steps : int
-        Steps from one outer update to the next, H.
-    outer_optimizer : Optimizer
-        By default SGD with Nesterov momentum 0.9 and lr 0.7; ``{kind: sgd, lr: 1}`` is an average.
-    charge_copies : bool or None
-        Charge the copies of weights into the buffer and back. None follows the cluster's overheads.
-
     References
     ----------
     Douillard et al., "DiLoCo: Distributed low-communication training of language models", arXiv
@@ -396,8 +376,13 @@ class DiLoCo(Strategy):
 
     kind: Literal["diloco"] = "diloco"
     local_steps: Annotated[Int, Field(ge=1)] = 500
+    """Steps from one outer update to the next, H."""
     outer_optimizer: AnyOptimizer = SGD(lr=0.7, momentum=0.9, nesterov=True)
+    """By default SGD with Nesterov momentum 0.9 and lr 0.7; ``{kind: sgd, lr: 1}`` is an
+    average."""
     charge_copies: Bool | None = None
+    """Charge the copies of weights into the buffer and back. None follows the cluster's
+    overheads."""
 
     def problem_with(self, world_size: int, workload: Workload) -> str | None:
         outer = self.outer_optimizer

@@ -28,24 +28,6 @@ class ParameterServer(Strategy):
     Concurrent messages share the server's links. The initial weights are rank 0's, wherever the
     server runs, so that its place changes no number.
 
-    Attributes
-    ----------
-    updates : {"synchronous", "asynchronous"}
-        Synchronous: the server waits for the gradients of the step, averages them and updates, and
-        every worker pulls. Asynchronous: each gradient is applied when it arrives, to weights that
-        other updates may have changed since its worker pulled them; its staleness is the number of
-        these updates. lr(k) is then that of the k-th update; a step has as many updates as ranks.
-    server : int
-        Rank on the server's device; messages to the worker there use no link.
-    backup : int
-        Number of slowest gradients of a step that are dropped: the server updates after the first
-        ``world_size - backup`` to arrive (ties: the lower rank). A late worker pulls the newest
-        weights and joins that step; it skips the steps in between. A rank without samples in a step
-        sends nothing, and is not among the first.
-    max_staleness : int or None
-        Asynchronous: a worker more than this many steps ahead of the slowest one waits for it
-        before it pulls. 0 begins every step together; None never waits.
-
     References
     ----------
     Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014. Backup
@@ -58,9 +40,20 @@ class ParameterServer(Strategy):
 
     kind: Literal["parameter_server"] = "parameter_server"
     updates: Literal["synchronous", "asynchronous"] = "synchronous"
+    """Synchronous: the server waits for the gradients of the step, averages them and updates, and
+    every worker pulls. Asynchronous: each gradient is applied when it arrives, to weights that
+    other updates may have changed since its worker pulled them; its staleness is the number of
+    these updates. lr(k) is then that of the k-th update; a step has as many updates as ranks."""
     server: Int = Field(0, ge=0)
+    """Rank on the server's device; messages to the worker there use no link."""
     backup: Int = Field(0, ge=0)
+    """Number of slowest gradients of a step that are dropped: the server updates after the first
+    ``world_size - backup`` to arrive (ties: the lower rank). A late worker pulls the newest weights
+    and joins that step; it skips the steps in between. A rank without samples in a step sends
+    nothing, and is not among the first."""
     max_staleness: Int | None = Field(None, ge=0)
+    """Asynchronous: a worker more than this many steps ahead of the slowest one waits for it before
+    it pulls. 0 begins every step together; None never waits."""
 
     @model_validator(mode="after")
     def _options_suit_the_updates(self) -> Self:

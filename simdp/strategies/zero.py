@@ -260,34 +260,6 @@ class Zero1(Strategy):
     flat buffer, all_reduces buckets of gradients, of which each rank keeps its own piece, and
     all_gathers parameters after the update, 3 (n - 1)/n.
 
-    Attributes
-    ----------
-    communication : {"all_reduce", "reduce_scatter", "deepspeed"}
-        The implementation.
-    parameters_as_bucket_view : bool
-        One broadcast per rank, of all its parameters, instead of one per parameter; for
-        ``all_reduce``.
-    bucket_cap, overlap
-        As of `DDP`; not for ``deepspeed``.
-    weight_by_shard : bool
-        As of `DDP`.
-    find_unused_parameters : bool
-        As of `DDP`, for ``all_reduce``; otherwise unused parameters are ignored.
-    broadcast_buffers : bool or None
-        As of `DDP`, for ``all_reduce``, where None is true; otherwise every rank keeps its own.
-    reduce_bucket_size, allgather_bucket_size : int or None
-        For ``deepspeed``: elements of gradients reduced, and of parameters gathered, at a time.
-        None is 500,000,000.
-    overlap_comm : bool or None
-        For ``deepspeed``: reduce a bucket during backward; None is false, as in DeepSpeed.
-    contiguous_gradients : bool or None
-        For ``deepspeed``: copy gradients into a buffer of ``reduce_bucket_size`` elements, two with
-        ``overlap_comm``; None is true. False flattens every bucket when it is sent.
-    offload_optimizer : {"none", "cpu"}
-        For ``deepspeed``: keep master weights and the optimizer's state in host memory
-        (``cluster.host``) and update there. Summed gradients are copied to the host, and parameters
-        back after the update.
-
     References
     ----------
     Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
@@ -304,17 +276,35 @@ class Zero1(Strategy):
 
     kind: Literal["zero1"] = "zero1"
     communication: Literal["all_reduce", "reduce_scatter", "deepspeed"] = "all_reduce"
+    """The implementation."""
     parameters_as_bucket_view: Bool = False
+    """One broadcast per rank, of all its parameters, instead of one per parameter; for
+    ``all_reduce``."""
     bucket_cap: Bytes | None = None
+    """As of `DDP`; not for ``deepspeed``."""
     overlap: Bool = True
+    """As of `DDP`; not for ``deepspeed``."""
     find_unused_parameters: Bool = False
+    """As of `DDP`, for ``all_reduce``; otherwise unused parameters are ignored."""
     broadcast_buffers: Bool | None = None
+    """As of `DDP`, for ``all_reduce``, where None is true; otherwise every rank keeps its own."""
     weight_by_shard: Bool = False
+    """As of `DDP`."""
     reduce_bucket_size: Annotated[Int, Field(ge=1)] | None = None
+    """For ``deepspeed``: elements of gradients reduced, and of parameters gathered, at a time. None
+    is 500,000,000."""
     allgather_bucket_size: Annotated[Int, Field(ge=1)] | None = None
+    """For ``deepspeed``: elements of gradients reduced, and of parameters gathered, at a time. None
+    is 500,000,000."""
     overlap_comm: Bool | None = None
+    """For ``deepspeed``: reduce a bucket during backward; None is false, as in DeepSpeed."""
     contiguous_gradients: Bool | None = None
+    """For ``deepspeed``: copy gradients into a buffer of ``reduce_bucket_size`` elements, two with
+    ``overlap_comm``; None is true. False flattens every bucket when it is sent."""
     offload_optimizer: Literal["none", "cpu"] = "none"
+    """For ``deepspeed``: keep master weights and the optimizer's state in host memory
+    (``cluster.host``) and update there. Summed gradients are copied to the host, and parameters
+    back after the update."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
@@ -410,23 +400,6 @@ class Zero2(Strategy):
     With several micro-steps gradients are summed after each, so that a rank holds only its pieces
     and the buckets in flight.
 
-    Attributes
-    ----------
-    communication : {"reduce_scatter", "deepspeed"}
-        Reduce_scatter every bucket; or as DeepSpeed, which partitions all parameters as one flat
-        buffer and all_reduces buckets, of which each rank keeps its own piece.
-    bucket_cap : float or None
-        As of `DDP` [bytes], for ``reduce_scatter``, where None is 25 MiB for every bucket.
-    overlap : bool
-        As of `DDP`, for ``reduce_scatter``.
-    weight_by_shard : bool
-        As of `DDP`.
-    reduce_bucket_size, allgather_bucket_size : int or None
-        For ``deepspeed``: elements of gradients reduced, and of parameters gathered, at a time.
-        None is 500,000,000.
-    overlap_comm, contiguous_gradients, offload_optimizer
-        As of `Zero1`.
-
     References
     ----------
     Rajbhandari et al., arXiv 1910.02054; DeepSpeed, runtime/zero/stage_1_and_2.py.
@@ -436,14 +409,26 @@ class Zero2(Strategy):
 
     kind: Literal["zero2"] = "zero2"
     communication: Literal["reduce_scatter", "deepspeed"] = "reduce_scatter"
+    """Reduce_scatter every bucket; or as DeepSpeed, which partitions all parameters as one flat
+    buffer and all_reduces buckets, of which each rank keeps its own piece."""
     bucket_cap: Bytes | None = None
+    """As of `DDP` [bytes], for ``reduce_scatter``, where None is 25 MiB for every bucket."""
     overlap: Bool = True
+    """As of `DDP`, for ``reduce_scatter``."""
     weight_by_shard: Bool = False
+    """As of `DDP`."""
     reduce_bucket_size: Annotated[Int, Field(ge=1)] | None = None
+    """For ``deepspeed``: elements of gradients reduced, and of parameters gathered, at a time. None
+    is 500,000,000."""
     allgather_bucket_size: Annotated[Int, Field(ge=1)] | None = None
+    """For ``deepspeed``: elements of gradients reduced, and of parameters gathered, at a time. None
+    is 500,000,000."""
     overlap_comm: Bool | None = None
+    """As of `Zero1`."""
     contiguous_gradients: Bool | None = None
+    """As of `Zero1`."""
     offload_optimizer: Literal["none", "cpu"] = "none"
+    """As of `Zero1`."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
@@ -661,35 +646,6 @@ class Zero3(Strategy):
     its owner, after every micro-step. A module is a call of the model. As in DeepSpeed, the first
     step prefetches nothing, since the order is not known yet.
 
-    Attributes
-    ----------
-    reduce_bucket_size : int
-        Elements of gradients reduced at a time.
-    overlap_comm : bool
-        Reduce a bucket during backward.
-    contiguous_gradients : bool
-        Copy gradients into a buffer of ``reduce_bucket_size`` elements, which stays allocated.
-        False flattens every bucket when it is sent.
-    prefetch_bucket_size : int
-        Elements prefetched at a time (DeepSpeed: stage3_prefetch_bucket_size); 0 disables
-        prefetching.
-    max_live_parameters : int
-        Most elements on a rank up to which parameters are prefetched.
-    max_reuse_distance : int
-        Parameters reused within this many elements are not freed.
-    param_persistence_threshold : int
-        Parameters of at most this many elements stay whole on every rank; they are gathered after
-        every update.
-    offload_optimizer : {"none", "cpu"}
-        Keep pieces of gradients, master weights and the optimizer's state in host memory
-        (``cluster.host``) and update there. Summed gradients are copied to the host, and parameters
-        back after the update.
-    offload_param : {"none", "cpu"}
-        Keep pieces of parameters in host memory too; each is copied to the device before it is
-        gathered.
-    weight_by_shard : bool
-        As of `DDP`.
-
     References
     ----------
     Rajbhandari et al., arXiv 1910.02054 and 2104.07857; DeepSpeed, runtime/zero/stage3.py and
@@ -700,15 +656,31 @@ class Zero3(Strategy):
 
     kind: Literal["zero3"] = "zero3"
     reduce_bucket_size: Annotated[Int, Field(ge=1)] = BUCKET_ELEMENTS
+    """Elements of gradients reduced at a time."""
     overlap_comm: Bool = True
+    """Reduce a bucket during backward."""
     contiguous_gradients: Bool = True
+    """Copy gradients into a buffer of ``reduce_bucket_size`` elements, which stays allocated. False
+    flattens every bucket when it is sent."""
     prefetch_bucket_size: Elements = PREFETCHED_ELEMENTS
+    """Elements prefetched at a time (DeepSpeed: stage3_prefetch_bucket_size); 0 disables
+    prefetching."""
     max_live_parameters: Elements = LIVE_ELEMENTS
+    """Most elements on a rank up to which parameters are prefetched."""
     max_reuse_distance: Elements = LIVE_ELEMENTS
+    """Parameters reused within this many elements are not freed."""
     param_persistence_threshold: Elements = PERSISTENT_ELEMENTS
+    """Parameters of at most this many elements stay whole on every rank; they are gathered after
+    every update."""
     offload_optimizer: Literal["none", "cpu"] = "none"
+    """Keep pieces of gradients, master weights and the optimizer's state in host memory
+    (``cluster.host``) and update there. Summed gradients are copied to the host, and parameters
+    back after the update."""
     offload_param: Literal["none", "cpu"] = "none"
+    """Keep pieces of parameters in host memory too; each is copied to the device before it is
+    gathered."""
     weight_by_shard: Bool = False
+    """As of `DDP`."""
 
     @model_validator(mode="after")
     def _parameters_follow_the_optimizer(self) -> Self:

@@ -389,39 +389,29 @@ DEFAULT_SIZES, DEFAULT_DTYPE = "1KiB:1GiB", "float"
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of ``python -m simdp collective``.
-
-    Attributes
-    ----------
-    collective : str
-        A key of `simdp.collectives.FAMILIES`.
-    cluster : Path
-        A scenario.
-    algorithms : sequence
-        As in YAML, including costs that compute times; by default the scenario's
-        ``collectives.cost``, or ``auto``.
-    world_size, sizes : str or None
-        As for `parse_world_sizes` and `parse_sizes`; by default the log's, else the cluster's own
-        and 1 KiB to 1 GiB.
-    root : int
-        For collectives with a root.
-    dtype : str or None
-        By default the log's, else float.
-    against : Path or None
-        A log of nccl-tests.
-    split : str or None
-        As for `GroupSplit.parse`.
-    """
+    """Arguments of ``python -m simdp collective``."""
 
     collective: str
+    """A key of `simdp.collectives.FAMILIES`."""
     cluster: Path
+    """A scenario."""
     algorithms: Sequence[Any] = ()
+    """As in YAML, including costs that compute times; by default the scenario's
+    ``collectives.cost``, or ``auto``."""
     world_size: str | None = None
+    """As for `parse_world_sizes` and `parse_sizes`; by default the log's, else the cluster's own
+    and 1 KiB to 1 GiB."""
     sizes: str | None = None
+    """As for `parse_world_sizes` and `parse_sizes`; by default the log's, else the cluster's own
+    and 1 KiB to 1 GiB."""
     root: int = 0
+    """For collectives with a root."""
     dtype: str | None = None
+    """By default the log's, else float."""
     against: Path | None = None
+    """A log of nccl-tests."""
     split: str | None = None
+    """As for `GroupSplit.parse`."""
 
 
 def answer(request: Request) -> CollectiveStudy:

@@ -82,22 +82,15 @@ class Interval(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Constants with known uncertainty.
-
-    Attributes
-    ----------
-    place : str
-        Source: a machine, `POOL`, or `OWN` for the scenario's own calibration.
-    calibration : Calibration
-        The constants' intervals and the fitted tables and steps.
-    replaced : tuple of str
-        Parts of the machine that the scenario replaces, whose constants are left out: ``intra``,
-        ``inter``, ``device``; ``cost`` where links are simulated.
-    """
+    """Constants with known uncertainty."""
 
     place: str
+    """Source: a machine, `POOL`, or `OWN` for the scenario's own calibration."""
     calibration: Calibration
+    """The constants' intervals and the fitted tables and steps."""
     replaced: tuple[str, ...] = ()
+    """Parts of the machine that the scenario replaces, whose constants are left out: ``intra``,
+    ``inter``, ``device``; ``cost`` where links are simulated."""
 
     def only(self, keys: Collection[str]) -> Known:
         """Keep only the intervals of some keys, with a residual of 0."""

@@ -87,45 +87,34 @@ def kind_of(value: object) -> str:
 
 
 class FitsRequest(NamedTuple):
-    """Options of ``python -m simdp fits`` and ``init``.
-
-    Attributes
-    ----------
-    model : value
-        As in YAML.
-    gpus : int or None
-        Number of ranks; None for the least that fits.
-    machine, device : str or None
-        One of the two: a machine of the catalogue or a YAML file of ``calibrate``, or a device with
-        assumed links.
-    sequence_length, microbatch : int or None
-        Tokens of a sample; samples of a micro-batch, by default as many as fit.
-    node_size : int or None
-        Devices of a node, in place of the machine's.
-    precision : value
-        As in YAML; by default 16-bit weights with a 32-bit master where devices support it.
-    strategy : value
-        As in YAML; by default each of `STRATEGIES_TRIED`.
-    recompute : str or None
-        One of `RECOMPUTE`; by default each.
-    method : str or None
-        One of `METHODS`; by default each.
-    host_memory : str or None
-        Host memory of a node as in YAML, in place of the machine's.
-    """
+    """Options of ``python -m simdp fits`` and ``init``."""
 
     model: Any
+    """As in YAML."""
     gpus: int | None
+    """Number of ranks; None for the least that fits."""
     machine: str | None = None
+    """One of the two: a machine of the catalogue or a YAML file of ``calibrate``, or a device with
+    assumed links."""
     device: str | None = None
+    """One of the two: a machine of the catalogue or a YAML file of ``calibrate``, or a device with
+    assumed links."""
     sequence_length: int | None = None
+    """Tokens of a sample."""
     microbatch: int | None = None
+    """Samples of a micro-batch, by default as many as fit."""
     node_size: int | None = None
+    """Devices of a node, in place of the machine's."""
     precision: Any = None
+    """As in YAML; by default 16-bit weights with a 32-bit master where devices support it."""
     strategy: Any = None
+    """As in YAML; by default each of `STRATEGIES_TRIED`."""
     recompute: str | None = None
+    """One of `RECOMPUTE`; by default each."""
     method: str | None = None
+    """One of `METHODS`; by default each."""
     host_memory: str | None = None
+    """Host memory of a node as in YAML, in place of the machine's."""
 
     @property
     def title(self) -> str:

@@ -12,12 +12,14 @@ without required keys, called ``..._part``.
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from inspect import cleandoc
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -50,25 +52,51 @@ def about(spec: type[Spec]) -> str:
 
 
 def meanings(spec: type[Spec]) -> dict[str, str]:
-    """Meaning of each key, from the sections Attributes of a Spec and its bases, nearest first.
+    """Meaning of each key: the strings below the fields of a Spec and its bases, nearest first.
 
-    A base may describe keys that only some of its members have.
+    What a class says of inherited fields is in its section Attributes; a base may describe keys
+    there that only some of its members have.
     """
     meaning_of: dict[str, str] = {}
     for base in reversed(spec.__mro__):
         if issubclass(base, Spec):
-            meaning_of |= _attributes(base)
+            meaning_of |= own_meanings(base)
     return meaning_of
 
 
-def own_keys(spec: type[Spec]) -> list[str]:
-    """Keys that a Spec's own docstring describes."""
-    return list(_attributes(spec))
+def own_meanings(spec: type[Spec]) -> dict[str, str]:
+    """Meanings that a Spec's own text gives."""
+    below = _classes(spec.__module__).get(spec.__qualname__, {})
+    return _inherited(spec) | {key: text for key, text in below.items() if key in spec.model_fields}
+
+
+@cache
+def _classes(module: str) -> dict[str, dict[str, str]]:
+    """Strings below the fields of a module's classes; none where its text cannot be read."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
+    return {
+        node.name: dict(_described_fields(node))
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _described_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, below in pairwise(node.body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, " ".join(text.split()).replace("``", "`")
 
 
 def _sections(spec: type[Spec]) -> dict[str, str]:
     """A docstring's text by section; the text before the first has the name ``""``."""
-    text = cleandoc(spec.__dict__.get("__doc__") or "")
+    text = inspect.cleandoc(spec.__dict__.get("__doc__") or "")
     heads = list(_HEAD.finditer(text))
     ends = [*heads, None]
     sections = {"": text[: heads[0].start() if heads else None].strip()}
@@ -78,7 +106,7 @@ def _sections(spec: type[Spec]) -> dict[str, str]:
     return sections
 
 
-def _attributes(spec: type[Spec]) -> dict[str, str]:
+def _inherited(spec: type[Spec]) -> dict[str, str]:
     """Parse the section Attributes: ``names : type``, followed by an indented meaning."""
     meaning_of: dict[str, str] = {}
     names: list[str] = []

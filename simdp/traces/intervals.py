@@ -57,16 +57,12 @@ def covered(start: Floats, end: Floats, at: Floats) -> Floats:
 
 
 class Instants(NamedTuple):
-    """Disjoint intervals in order [s].
-
-    Attributes
-    ----------
-    start, end : ndarray, shape `(n,)`
-        None empty.
-    """
+    """Disjoint intervals in order [s]."""
 
     start: Floats
+    """None empty; shape `(n,)`."""
     end: Floats
+    """None empty; shape `(n,)`."""
 
     @classmethod
     def of(cls, start: Floats, end: Floats) -> Instants:

@@ -59,163 +59,121 @@ __all__ = ["Workload"]
 
 
 class Workload(BatchSchedule):
-    """Training or inference of each rank, without its communication.
-
-    Attributes
-    ----------
-    model : Model
-        Model to train.
-    weights : str or None
-        A file with the initial parameters, relative to the scenario file: npz, safetensors, or the
-        index of several safetensors files, ``model.safetensors.index.json``; by default those of a
-        torch script after ``torch.manual_seed(seed)``.
-    dataset : Dataset
-        ``none`` by default if the model has times but no numbers, or if compute is measured, else
-        required.
-    loss : Loss
-        By default mse, or cross_entropy for a dataset of classes (fused for mpt, as in
-        llm-foundry); ``none`` without numbers.
-    optimizer : Optimizer
-        Optimizer of the parameters.
-    lr_schedule : Schedule
-        The learning rate lr(k) of step k = 1, 2, ..., or with ``per: epoch`` of epoch k.
-    lr_scaling : {"none", "linear", "sqrt"}
-        Multiply the optimizer's learning rate, before the schedule, by world_size or its square
-        root.
-    recompute : {"none", "blocks", "selective", "selective_every_other"}
-        Activations that are not kept but recomputed in backward, block by block, as with
-        torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention; or
-        the same, but of products only every second one kept.
-    recompute_share : float
-        Share of the blocks that are checkpointed, spread evenly over the model: 0.5 is every second
-        one (torchtitan's ``selective_ac_option: "2"``).
-    use_reentrant : bool
-        As torch.utils.checkpoint's argument: true runs a whole block again; false stops behind the
-        last tensor that backward needs.
-    keeps_outputs : bool
-        Whether the script keeps the model's outputs in a variable during backward. False: it
-        deletes them (``del pred``).
-    compile : bool
-        Whether the model's blocks are compiled, as by torch.compile: elementwise calls between
-        products run as one kernel, and keep less for backward. Numbers do not change.
-    cuda_graphs : bool
-        Whether a micro-step is replayed as a CUDA graph: one launch instead of one for each kernel
-        of the model and the optimizer.
-    attention : {"eager", "flash"} or None
-        Implementation of attention: kernel by kernel, with all weights in memory; or one kernel in
-        each direction, with memory that does not grow with the square of the length, as in torch's
-        scaled_dot_product_attention: its flash kernel, or with padding, or in 32 bits, the
-        memory-efficient one. The numbers are the same. By default as in the model's library: flash
-        for llama, mistral, qwen2, mpt, gpt_neox and vit, eager for the others.
-    clip_grad_norm : float or None
-        Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_.
-    norm_type : float or "inf"
-        Type of that norm, as the argument of clip_grad_norm_: p of the p-norm, or the largest
-        magnitude. The metric ``grad_norm`` is the same norm.
-    clip_grad_value : float or None
-        Largest absolute value of any element of it, as torch.nn.utils.clip_grad_value_.
-    microbatch : int or None
-        Samples per rank and micro-step; required, unless global_batch or a list of grad_accum is
-        given.
-    global_batch : int or None
-        Samples of all ranks per step, instead of ``microbatch``.
-    grad_accum : int or list of int
-        Micro-steps per step; a list gives their sizes per rank.
-    samples_per_rank : list of int or None
-        Samples of each rank per epoch, instead of the DistributedSampler's equal parts.
-    rebalance : Rebalance or None
-        Divide each global batch by the ranks' speeds, instead of equally.
-    group_by_length : bool
-        Group samples of similar length; for padded data.
-    packing : Packing or None
-        Join samples of a language model to packs, which replace them: ``true``, or the length of
-        packs. A micro-batch of packs is one row without padding. For timing only.
-    sync_batchnorm : bool
-        Replace every batch norm by a SyncBatchNorm, as torch's convert_sync_batchnorm.
-    dtype : {"float32", "float64"}
-        Of parameters and compute.
-    precision : Precision
-        Mixed precision.
-    shuffle : bool, Permutation or TorchShuffle
-        Whether each epoch has a random order; or an order from a file, or as torch's samplers draw
-        it.
-    drop_last : bool or DropLast
-        Whether samples that do not fill every rank, or a whole step, are dropped at the end of an
-        epoch; or, with ``{sampler: true, loader: false}``, as each of torch's sampler and loader
-        does.
-    inject : list of Fault
-        Faults injected into gradients.
-    quantized : Quantized or None
-        Frozen weights that are stored in 4 bits. For timing only.
-    lora : Lora or None
-        Adapters of some linear layers; all other parameters are frozen.
-    frozen : tuple of str
-        Patterns, as in an optimizer's groups, of parameters with ``requires_grad_(False)``: they
-        get no gradient, and no state of the optimizer. Backward ends at the first trainable layer.
-    unused : dict of int to tuple of str
-        Parameters that a rank's loss does not depend on, by rank: there they are constants without
-        gradient. The time that backward would save is not modelled.
-    gradient_noise : bool
-        Whether to measure the noise of gradients, from those of single ranks and their mean, and
-        with it the batch beyond which larger ones cost more samples than they save steps.
-    compute : Compute
-        Source of times: the devices' figures, measured steps, or a model with times.
-    host : Host
-        Time of the host that its device waits for.
-    input : Input or None
-        The input pipeline; without it batches cost no time.
-    epochs, steps : int or None
-        Length of training; one epoch if neither is given. Without a dataset two steps, the first of
-        which is warm-up; with an input one for each worker and one for warm-up.
-    mode : {"training", "inference"}
-        In inference ranks only compute outputs: the model is in torch's ``eval()`` mode, the loss
-        only defines the form of the dataset's targets, and keys that only training uses are errors.
-    """
+    """Training or inference of each rank, without its communication."""
 
     # For editors: the other keys have defaults that follow from the model and its data.
     model_config = ConfigDict(json_schema_extra={"required": ["model"]})
 
     mode: Literal["training", "inference"] = "training"
+    """In inference ranks only compute outputs: the model is in torch's ``eval()`` mode, the loss
+    only defines the form of the dataset's targets, and keys that only training uses are errors."""
     model: AnyModel
+    """Model to train."""
     weights: str | None = None
+    """A file with the initial parameters, relative to the scenario file: npz, safetensors, or the
+    index of several safetensors files, ``model.safetensors.index.json``; by default those of a
+    torch script after ``torch.manual_seed(seed)``."""
     dataset: AnyDataset
+    """``none`` by default if the model has times but no numbers, or if compute is measured, else
+    required."""
     loss: AnyLoss
+    """By default mse, or cross_entropy for a dataset of classes (fused for mpt, as in llm-foundry);
+    ``none`` without numbers."""
     optimizer: AnyOptimizer = Field("sgd", validate_default=True)
+    """Optimizer of the parameters."""
     lr_schedule: AnySchedule = Field("none", validate_default=True)
+    """The learning rate lr(k) of step k = 1, 2, ..., or with ``per: epoch`` of epoch k."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Multiply the optimizer's learning rate, before the schedule, by world_size or its square
+    root."""
     recompute: Literal["none", "blocks", "selective", "selective_every_other"] = "none"
+    """Activations that are not kept but recomputed in backward, block by block, as with
+    torch.utils.checkpoint: all; all but outputs of matrix products and of fused attention; or the
+    same, but of products only every second one kept."""
     recompute_share: Float = Field(1.0, gt=0, le=1)
+    """Share of the blocks that are checkpointed, spread evenly over the model: 0.5 is every second
+    one (torchtitan's ``selective_ac_option: "2"``)."""
     use_reentrant: Bool = False
+    """As torch.utils.checkpoint's argument: true runs a whole block again; false stops behind the
+    last tensor that backward needs."""
     keeps_outputs: Bool = True
+    """Whether the script keeps the model's outputs in a variable during backward. False: it deletes
+    them (``del pred``)."""
     compile: Bool = False
+    """Whether the model's blocks are compiled, as by torch.compile: elementwise calls between
+    products run as one kernel, and keep less for backward. Numbers do not change."""
     cuda_graphs: Bool = False
+    """Whether a micro-step is replayed as a CUDA graph: one launch instead of one for each kernel
+    of the model and the optimizer."""
     attention: Literal["eager", "flash"] | None = None
+    """Implementation of attention: kernel by kernel, with all weights in memory; or one kernel in
+    each direction, with memory that does not grow with the square of the length, as in torch's
+    scaled_dot_product_attention: its flash kernel, or with padding, or in 32 bits, the
+    memory-efficient one. The numbers are the same. By default as in the model's library: flash for
+    llama, mistral, qwen2, mpt, gpt_neox and vit, eager for the others."""
     clip_grad_norm: Float | None = Field(None, gt=0)
+    """Largest norm of the averaged gradient, as torch.nn.utils.clip_grad_norm_."""
     norm_type: Annotated[Float, Field(gt=0)] | Literal["inf"] = 2.0
+    """Type of that norm, as the argument of clip_grad_norm_: p of the p-norm, or the largest
+    magnitude. The metric ``grad_norm`` is the same norm."""
     clip_grad_value: Float | None = Field(None, gt=0)
+    """Largest absolute value of any element of it, as torch.nn.utils.clip_grad_value_."""
     microbatch: Int | None = Field(None, ge=1, le=10**9)
+    """Samples per rank and micro-step; required, unless global_batch or a list of grad_accum is
+    given."""
     global_batch: Int | None = Field(None, ge=1, le=10**9)
+    """Samples of all ranks per step, instead of ``microbatch``."""
     grad_accum: MicroSteps | Sizes = 1
+    """Micro-steps per step; a list gives their sizes per rank."""
     samples_per_rank: Sizes | None = None
+    """Samples of each rank per epoch, instead of the DistributedSampler's equal parts."""
     rebalance: Rebalance | None = None
+    """Divide each global batch by the ranks' speeds, instead of equally."""
     group_by_length: Bool = False
+    """Group samples of similar length; for padded data."""
     packing: Packing | None = None
+    """Join samples of a language model to packs, which replace them: ``true``, or the length of
+    packs. A micro-batch of packs is one row without padding. For timing only."""
     sync_batchnorm: Bool = False
+    """Replace every batch norm by a SyncBatchNorm, as torch's convert_sync_batchnorm."""
     dtype: Literal["float32", "float64"] = "float32"
+    """Of parameters and compute."""
     precision: AnyPrecision = Field("full", validate_default=True)
+    """Mixed precision."""
     shuffle: Shuffle = False
+    """Whether each epoch has a random order; or an order from a file, or as torch's samplers draw
+    it."""
     drop_last: Bool | DropLast = False
+    """Whether samples that do not fill every rank, or a whole step, are dropped at the end of an
+    epoch; or, with ``{sampler: true, loader: false}``, as each of torch's sampler and loader
+    does."""
     inject: tuple[AnyFault, ...] = ()
+    """Faults injected into gradients."""
     quantized: Quantized | None = None
+    """Frozen weights that are stored in 4 bits. For timing only."""
     lora: Lora | None = None
+    """Adapters of some linear layers; all other parameters are frozen."""
     frozen: tuple[str, ...] = ()
+    """Patterns, as in an optimizer's groups, of parameters with ``requires_grad_(False)``: they get
+    no gradient, and no state of the optimizer. Backward ends at the first trainable layer."""
     unused: dict[int, tuple[str, ...]] = Field(default_factory=dict)
+    """Parameters that a rank's loss does not depend on, by rank: there they are constants without
+    gradient. The time that backward would save is not modelled."""
     gradient_noise: Bool = False
+    """Whether to measure the noise of gradients, from those of single ranks and their mean, and
+    with it the batch beyond which larger ones cost more samples than they save steps."""
     compute: AnyCompute = Field("roofline", validate_default=True)
+    """Source of times: the devices' figures, measured steps, or a model with times."""
     host: AnyHost = Host()
+    """Time of the host that its device waits for."""
     input: Input | None = None
+    """The input pipeline; without it batches cost no time."""
     epochs: Int | None = Field(None, ge=1, le=10**9)
+    """Length of training; one epoch if neither is given. Without a dataset two steps, the first of
+    which is warm-up; with an input one for each worker and one for warm-up."""
     steps: Int | None = Field(None, ge=1, le=10**9)
+    """Length of training; one epoch if neither is given. Without a dataset two steps, the first of
+    which is warm-up; with an input one for each worker and one for warm-up."""
 
     @model_validator(mode="before")
     @classmethod

@@ -82,46 +82,33 @@ class Float8(Spec):
     Inputs, weights and gradients are cast before each product, with scales from their own largest
     values; attention and all else stays in 16 bits. Only times change: numbers are those of 16
     bits.
-
-    Attributes
-    ----------
-    filter_fqns : list of str
-        Layers with one of these in their name keep 16 bits, as torchtitan's ``output``.
     """
 
     filter_fqns: list[str] = Field(default_factory=list)
+    """Layers with one of these in their name keep 16 bits, as torchtitan's ``output``."""
 
 
 class FromRoofline(Compute):
-    """The longer of a kernel's arithmetic and memory traffic, and its launch, kernel by kernel.
-
-    Attributes
-    ----------
-    kernels : {"layers", "torch"}
-        Kernels that are charged: those of the layers alone, as in the calibration of the
-        catalogue's machines; or also those of eager torch between them: additions of gradients of
-        values that several layers take, and of later micro-steps, casts under ``amp``, scaling and
-        masks of plain attention, batch norms' counters, the loss kernel by kernel, and the casts of
-        16-bit hooks. Scripts under ``torchrun`` are charged all of these.
-    float32_matmul_precision : {"highest", "high", "medium"}
-        As ``torch.set_float32_matmul_precision``: below highest, products of float32 matrices take
-        the time of TF32 on devices that have it. Numbers stay those of float32.
-    cudnn_allow_tf32 : bool
-        As ``torch.backends.cudnn.allow_tf32``, which is on by default: the same for convolutions
-        and recurrent layers.
-    memory_format : {"contiguous", "channels_last"}
-        As ``torch.contiguous_format`` (NCHW) and ``torch.channels_last``, of images: batch norms in
-        bfloat16 are slow in the former. Convolutions take the same time in both.
-    float8 : Float8 or None
-        Linear layers in 16 bits multiply in 8 bits.
-    """
+    """The longer of a kernel's arithmetic and memory traffic, and its launch, kernel by kernel."""
 
     kind: Literal["roofline"] = "roofline"
     kernels: Literal["layers", "torch"] = "layers"
+    """Kernels that are charged: those of the layers alone, as in the calibration of the catalogue's
+    machines; or also those of eager torch between them: additions of gradients of values that
+    several layers take, and of later micro-steps, casts under ``amp``, scaling and masks of plain
+    attention, batch norms' counters, the loss kernel by kernel, and the casts of 16-bit hooks.
+    Scripts under ``torchrun`` are charged all of these."""
     float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """As ``torch.set_float32_matmul_precision``: below highest, products of float32 matrices take
+    the time of TF32 on devices that have it. Numbers stay those of float32."""
     cudnn_allow_tf32: Bool = True
+    """As ``torch.backends.cudnn.allow_tf32``, which is on by default: the same for convolutions and
+    recurrent layers."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """As ``torch.contiguous_format`` (NCHW) and ``torch.channels_last``, of images: batch norms in
+    bfloat16 are slow in the former. Convolutions take the same time in both."""
     float8: Float8 | None = None
+    """Linear layers in 16 bits multiply in 8 bits."""
 
     @property
     def runs_eagerly(self) -> bool:
@@ -148,29 +135,20 @@ to 8.5 % in the traces of Sia (SOSP 2023; ResNet-50, 163 and 200 samples on one 
 
 
 class MeasuredStepTime(Spec):
-    """Measured time of one step on one device.
-
-    Attributes
-    ----------
-    microbatch : int
-        Samples of the step's only micro-step.
-    step_time : float
-        Of the whole step on one device, without communication [s].
-    device : str or None
-        Name of the device; by default for all devices without points of their own.
-    measured_on : str or None
-        Device of the measurement, if its time was scaled to ``device``: intervals of steps include
-        the uncertainty of this.
-    sharded_over : int or None
-        Ranks that divided the update among them, where the step is a row of FSDP or ZeRO without
-        its communication: it then holds this part of the update only.
-    """
+    """Measured time of one step on one device."""
 
     microbatch: Int = Field(ge=1, le=10**9)
+    """Samples of the step's only micro-step."""
     step_time: PositiveSeconds
+    """Of the whole step on one device, without communication [s]."""
     device: str | None = None
+    """Name of the device; by default for all devices without points of their own."""
     measured_on: str | None = None
+    """Device of the measurement, if its time was scaled to ``device``: intervals of steps include
+    the uncertainty of this."""
     sharded_over: Int | None = Field(None, ge=1)
+    """Ranks that divided the update among them, where the step is a row of FSDP or ZeRO without its
+    communication: it then holds this part of the update only."""
 
 
 class FromMeasurements(Compute):
@@ -184,21 +162,16 @@ class FromMeasurements(Compute):
     every line falls, the ratio of measured to roofline time is kept for other batches: launches and
     the weights' traffic stay constant, the rest grows with the samples. The time is divided among
     layers by their roofline times, or equally if a model has no FLOPs.
-
-    Attributes
-    ----------
-    points : list of MeasuredStep
-        In any order.
-    forward_fraction : float
-        Forward's share of forward and backward; a third, as backward has two products for each of
-        forward.
     """
 
     source: ClassVar[Literal["roofline", "measured", "profile"]] = "measured"
 
     kind: Literal["measured"] = "measured"
     points: list[MeasuredStepTime] = Field(min_length=1)
+    """In any order."""
     forward_fraction: Float = Field(1 / 3, gt=0, lt=1)
+    """Forward's share of forward and backward; a third, as backward has two products for each of
+    forward."""
 
     without_data: ClassVar[bool] = True
 
@@ -270,31 +243,23 @@ DEVICES = Catalogue(Path(__file__).parents[1] / "cluster" / "devices")
 
 
 class FromProfile(Compute):
-    """Times of each layer, from the file of a model of kind profile.
-
-    Attributes
-    ----------
-    device : str or None
-        Device of the measurement, a name of the catalogue. On another device of the catalogue times
-        grow as its arithmetic (for the share ``products`` of a layer) and its memory (for the rest)
-        are slower; without it times apply to every device.
-    dtype : {"float64", "float32", "tfloat32", "float16", "bfloat16"} or None
-        Dtype of the measured products, with ``device``; None is the workload's dtype.
-    microbatch : int or None
-        Samples of the measured micro-step: the device's times grow in proportion to the samples,
-        the host's stay. None: a micro-step's time does not depend on its samples.
-    update : float or None
-        Time of one device to update all parameters [s]; shards take their share. None: the bytes
-        that the optimizer moves, over the memory's bandwidth.
-    """
+    """Times of each layer, from the file of a model of kind profile."""
 
     source: ClassVar[Literal["roofline", "measured", "profile"]] = "profile"
 
     kind: Literal["profile"] = "profile"
     device: str | None = None
+    """Device of the measurement, a name of the catalogue. On another device of the catalogue times
+    grow as its arithmetic (for the share ``products`` of a layer) and its memory (for the rest) are
+    slower; without it times apply to every device."""
     dtype: Literal["float64", "float32", "tfloat32", "float16", "bfloat16"] | None = None
+    """Dtype of the measured products, with ``device``; None is the workload's dtype."""
     microbatch: Int | None = Field(None, ge=1, le=10**9)
+    """Samples of the measured micro-step: the device's times grow in proportion to the samples, the
+    host's stay. None: a micro-step's time does not depend on its samples."""
     update: Seconds | None = None
+    """Time of one device to update all parameters [s]; shards take their share. None: the bytes
+    that the optimizer moves, over the memory's bandwidth."""
 
     @field_validator("device")
     @classmethod
@@ -322,21 +287,14 @@ def _figures(name: str) -> dict[str, Any]:
 
 
 class HostLink(Spec):
-    """One direction of the link from the host to its devices, like a link of the cluster.
-
-    Attributes
-    ----------
-    name : str or None
-        Name; by default the catalogue entry's.
-    alpha : float
-        Latency of a copy [s].
-    bandwidth : float
-        Bytes per second.
-    """
+    """One direction of the link from the host to its devices, like a link of the cluster."""
 
     name: str | None = None
+    """Name; by default the catalogue entry's."""
     alpha: Seconds
+    """Latency of a copy [s]."""
     bandwidth: Bandwidth
+    """Bytes per second."""
 
 
 class Input(Spec):
@@ -344,35 +302,25 @@ class Input(Spec):
 
     Workers take turns, as those of torch's DataLoader; each makes whole batches, one for each
     micro-step, at most ``workers * prefetch`` ahead of the training loop.
-
-    Attributes
-    ----------
-    workers : int
-        Processes per rank (num_workers). With 0 the training process makes the batches itself, when
-        it needs them.
-    prefetch : int
-        Batches ahead per worker (prefetch_factor).
-    per_sample : float
-        Time of a worker per sample [s].
-    sample_size : float
-        Bytes per sample that are copied to the device.
-    link : HostLink or None
-        Link of the copy: a catalogue name, or figures.
-    pinned : bool
-        True: during the compute of a batch, the next one is taken from the workers and copied
-        (pin_memory and non_blocking on a separate stream); without workers there is no next one.
-        False: the compute stream copies.
-    shared_link : int
-        Ranks of a node that share the link, each with an equal part of its bandwidth.
     """
 
     workers: Int = Field(0, ge=0, le=4096)
+    """Processes per rank (num_workers). With 0 the training process makes the batches itself, when
+    it needs them."""
     prefetch: Int = Field(2, ge=1, le=4096)
+    """Batches ahead per worker (prefetch_factor)."""
     per_sample: Seconds = 0.0
+    """Time of a worker per sample [s]."""
     sample_size: Bytes = 0.0
+    """Bytes per sample that are copied to the device."""
     link: Annotated[HostLink, from_catalogue("link", LINKS.names, _figures)] | None = None
+    """Link of the copy: a catalogue name, or figures."""
     pinned: Bool = True
+    """True: during the compute of a batch, the next one is taken from the workers and copied
+    (pin_memory and non_blocking on a separate stream); without workers there is no next one. False:
+    the compute stream copies."""
     shared_link: Int = Field(1, ge=1, le=2**20)
+    """Ranks of a node that share the link, each with an equal part of its bandwidth."""
 
     @model_validator(mode="after")
     def _costs_something(self) -> Input:
@@ -416,37 +364,27 @@ def describe_host(name: str) -> str:
 
 
 class Host(Spec):
-    """Time of the host that its device waits for, such as Python between two steps.
-
-    Attributes
-    ----------
-    name : str or None
-        Name; a catalogue entry's own (``python -m simdp list hosts``).
-    step : float
-        At the beginning of every step, on every rank [s].
-    per_neighbour : float
-        Additional time for each further rank of the job on the node, such as its loaders and its
-        Python competing for the node's cores [s]; not part of a step measured on one device.
-    async_launch : bool
-        Whether the host launches kernels while the device works on earlier ones. Then a busy device
-        waits for no launch, and one with little work for every one; false charges a launch to each
-        kernel.
-    operator : float or None
-        Host time of an operator of forward in eager torch: Python, dispatch, launch [s]; backward
-        takes twice as much. A pass takes at least as long as its host (the floor of small batches);
-        measured steps limit it. CUDA graphs have no such floor. None: no floor, except under
-        nn.DataParallel, whose threads share one interpreter: there it is that of `EAGER_HOST`.
-    replicate : float or None
-        Host time of nn.DataParallel's ``replicate`` per module and device in every forward [s].
-        None: that of `EAGER_HOST`.
-    """
+    """Time of the host that its device waits for, such as Python between two steps."""
 
     name: str | None = None
+    """Name; a catalogue entry's own (``python -m simdp list hosts``)."""
     step: Seconds = 0.0
+    """At the beginning of every step, on every rank [s]."""
     per_neighbour: Seconds = 0.0
+    """Additional time for each further rank of the job on the node, such as its loaders and its
+    Python competing for the node's cores [s]; not part of a step measured on one device."""
     async_launch: Bool = False
+    """Whether the host launches kernels while the device works on earlier ones. Then a busy device
+    waits for no launch, and one with little work for every one; false charges a launch to each
+    kernel."""
     operator: Seconds | None = None
+    """Host time of an operator of forward in eager torch: Python, dispatch, launch [s]; backward
+    takes twice as much. A pass takes at least as long as its host (the floor of small batches);
+    measured steps limit it. CUDA graphs have no such floor. None: no floor, except under
+    nn.DataParallel, whose threads share one interpreter: there it is that of `EAGER_HOST`."""
     replicate: Seconds | None = None
+    """Host time of nn.DataParallel's ``replicate`` per module and device in every forward [s].
+    None: that of `EAGER_HOST`."""
 
     def before_step(self, local_size: int) -> float:
         """Host time before a step, on each of ``local_size`` ranks of a node [s]."""

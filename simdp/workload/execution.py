@@ -38,24 +38,16 @@ def call_dtypes(graph: ModelGraph, precision: Precision, dtype: str) -> tuple[st
 
 
 class Widened(NamedTuple):
-    """Dtypes if modules compute in 16 bits and return 32 bits.
-
-    Attributes
-    ----------
-    dtypes : tuple of str
-        Of each call.
-    leaves : tuple of int
-        Values that are cast to full precision as they leave a module.
-    enters : tuple of (int, int)
-        Values that are cast back, and the call of another module that takes them.
-    mixes : int or None
-        The first call outside of modules that torch rejects: 32-bit values meet 16-bit weights.
-    """
+    """Dtypes if modules compute in 16 bits and return 32 bits."""
 
     dtypes: tuple[str, ...]
+    """Of each call."""
     leaves: tuple[int, ...]
+    """Values that are cast to full precision as they leave a module."""
     enters: tuple[tuple[int, int], ...]
+    """Values that are cast back, and the call of another module that takes them."""
     mixes: int | None
+    """The first call outside of modules that torch rejects: 32-bit values meet 16-bit weights."""
 
 
 def widened(graph: ModelGraph, units: Sequence[str], low: str, full: str) -> Widened:

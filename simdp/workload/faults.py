@@ -13,19 +13,13 @@ from simdp.spec import Int, Spec, one_of
 
 
 class Fault(Spec):
-    """A value in the first element of the first gradient that a rank's backward finishes.
-
-    Attributes
-    ----------
-    rank : int
-        From 0.
-    step : int
-        From 1, as the k of the learning rate lr(k).
-    """
+    """A value in the first element of the first gradient that a rank's backward finishes."""
 
     kind: str
     rank: Int = Field(ge=0, le=10**9)
+    """From 0."""
     step: Int = Field(ge=1, le=10**9)
+    """From 1, as the k of the learning rate lr(k)."""
 
     @property
     @abstractmethod

@@ -21,18 +21,6 @@ class Lora(Spec):
     ``<layer>.lora_A.default.weight`` of shape ``(rank, in_features)`` and
     ``<layer>.lora_B.default.weight`` of shape ``(out_features, rank)``.
 
-    Attributes
-    ----------
-    rank : int
-        Width between A and B.
-    alpha : float
-        The adapter's output is multiplied by ``alpha / rank``.
-    targets : tuple of str
-        Linear layers that get an adapter, by the end of their names, such as ``q_proj``, or by
-        patterns as in an optimizer's groups.
-    dropout : float
-        Of the input of A.
-
     References
     ----------
     Hu et al., "LoRA: low-rank adaptation of large language models", arXiv 2106.09685; peft,
@@ -40,9 +28,14 @@ class Lora(Spec):
     """
 
     rank: Int = Field(8, ge=1, le=10**6)
+    """Width between A and B."""
     alpha: Float = Field(8.0, gt=0)
+    """The adapter's output is multiplied by ``alpha / rank``."""
     targets: tuple[str, ...] = Field(min_length=1)
+    """Linear layers that get an adapter, by the end of their names, such as ``q_proj``, or by
+    patterns as in an optimizer's groups."""
     dropout: Float = Field(0.0, ge=0, lt=1)
+    """Of the input of A."""
 
 
 class Quantized(Spec):
@@ -53,16 +46,6 @@ class Quantized(Spec):
     forward, in backward and when a block runs again, kernels read all of it and write it in the
     compute dtype of the layer.
 
-    Attributes
-    ----------
-    targets : tuple of str
-        Linear layers, by the end of their names, such as ``q_proj``, or by patterns as in an
-        optimizer's groups.
-    block : int
-        Elements that share a scale.
-    double : bool
-        Whether scales have 8 bits, and scales of their own: 0.127 bits per element instead of 0.5.
-
     References
     ----------
     Dettmers et al., "QLoRA: efficient finetuning of quantized LLMs", arXiv 2305.14314, section 3;
@@ -70,8 +53,13 @@ class Quantized(Spec):
     """
 
     targets: tuple[str, ...] = Field(min_length=1)
+    """Linear layers, by the end of their names, such as ``q_proj``, or by patterns as in an
+    optimizer's groups."""
     block: Int = Field(64, ge=1, le=4096)
+    """Elements that share a scale."""
     double: Bool = True
+    """Whether scales have 8 bits, and scales of their own: 0.127 bits per element instead of
+    0.5."""
 
 
 # Frozen -------------------------------------------------------------------------------------------

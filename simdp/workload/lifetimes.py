@@ -26,20 +26,15 @@ TensorPart = Literal["activations", "outputs", "temporary"]
 
 
 class Tensor(NamedTuple):
-    """A tensor of ``n per_sample + fixed`` bytes in a micro-batch of n samples; 0 bytes if n is 0.
-
-    Attributes
-    ----------
-    part : {"activations", "outputs", "temporary"}
-        Needed by backward; belonging to the model's outputs, their gradients, or the loss; or only
-        passed from call to call.
-    per_sample, fixed : float
-        Sizes [bytes].
-    """
+    """A tensor of ``n per_sample + fixed`` bytes in a micro-batch of n samples; 0 if n is 0."""
 
     part: TensorPart
+    """Needed by backward; belonging to the model's outputs, their gradients, or the loss; or only
+    passed from call to call."""
     per_sample: float
+    """Sizes [bytes]."""
     fixed: float = 0.0
+    """Sizes [bytes]."""
 
 
 class Stage(NamedTuple):
@@ -53,22 +48,16 @@ NOTHING = Stage((), ())
 
 
 class Lifetimes(NamedTuple):
-    """Tensors allocated and freed by each call of a micro-step; the loss counts as a last call.
-
-    Attributes
-    ----------
-    forward, backward : tuple of Stage
-        By number of the call.
-    again : dict of int to Stage
-        Calls that run forward again in backward, by number.
-    end : Stage
-        The end of backward.
-    """
+    """Tensors allocated and freed by each call of a micro-step; the loss counts as a last call."""
 
     forward: tuple[Stage, ...]
+    """By number of the call."""
     backward: tuple[Stage, ...]
+    """By number of the call."""
     again: dict[int, Stage]
+    """Calls that run forward again in backward, by number."""
     end: Stage
+    """The end of backward."""
 
 
 def joined(stage: Stage, other: Stage) -> Stage:

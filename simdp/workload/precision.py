@@ -97,22 +97,16 @@ def _bits(value: float) -> np.uint32:
 
 
 class ScalerSettings(NamedTuple):
-    """Settings of a loss scale; the defaults are torch.amp.GradScaler's.
-
-    Attributes
-    ----------
-    init_scale : float
-        Scale of the first step.
-    growth_factor, backoff_factor : float
-        Factors of its changes, above and below 1.
-    growth_interval : int
-        Number of good steps in a row before it grows.
-    """
+    """Settings of a loss scale; the defaults are torch.amp.GradScaler's."""
 
     init_scale: float = 65536.0
+    """Scale of the first step."""
     growth_factor: float = 2.0
+    """Factors of its changes, above and below 1."""
     backoff_factor: float = 0.5
+    """Factors of its changes, above and below 1."""
     growth_interval: int = 2000
+    """Number of good steps in a row before it grows."""
 
 
 class GradScaler:
@@ -235,25 +229,21 @@ class Precision(Spec):
 
 
 class SixteenBit(Precision):
-    """Base of precisions that compute in 16 bits.
-
-    Attributes
-    ----------
-    dtype : {"float16", "bfloat16"}
-        The 16-bit dtype.
-    grad_scaler : bool or None
-        Whether the loss is scaled by torch.amp.GradScaler. None scales it with float16, or if one
-        of the four keys below is given; bfloat16 has float32's range and needs no loss scale.
-    init_scale, growth_factor, backoff_factor, growth_interval
-        Of the loss scale, as in torch.amp.GradScaler, with torch's defaults: 65536, 2, 0.5, 2000.
-    """
+    """Base of precisions that compute in 16 bits."""
 
     dtype: Low = "float16"
+    """The 16-bit dtype."""
     grad_scaler: Bool | None = None
+    """Whether the loss is scaled by torch.amp.GradScaler. None scales it with float16, or if one of
+    the four keys below is given; bfloat16 has float32's range and needs no loss scale."""
     init_scale: Float | None = Field(None, ge=SMALLEST, le=LARGEST)
+    """Of the loss scale, as in torch.amp.GradScaler, with torch's defaults: 65536, 2, 0.5, 2000."""
     growth_factor: Float | None = Field(None, gt=1, le=LARGEST)
+    """Of the loss scale, as in torch.amp.GradScaler, with torch's defaults: 65536, 2, 0.5, 2000."""
     backoff_factor: Float | None = Field(None, gt=0, lt=1)
+    """Of the loss scale, as in torch.amp.GradScaler, with torch's defaults: 65536, 2, 0.5, 2000."""
     growth_interval: Int | None = Field(None, ge=1, le=10**9)
+    """Of the loss scale, as in torch.amp.GradScaler, with torch's defaults: 65536, 2, 0.5, 2000."""
 
     @property
     def low(self) -> Low:
@@ -349,22 +339,16 @@ AnyPrecision = Annotated[Precision, one_of("precision", PRECISIONS)]
 
 
 class Mixed(SixteenBit):
-    """16-bit weights, gradients and layers; the optimizer keeps 32-bit master weights.
-
-    Attributes
-    ----------
-    output_dtype : "float32" or None
-        Dtype of the model's outputs; None for that of its layers. The loss always computes in
-        float32.
-    output_units : tuple of str
-        Modules within the model with outputs of ``output_dtype`` too; the next one casts them back,
-        and calls between two of them run in ``output_dtype``. ``fsdp`` and ``hsdp`` with
-        ``param_dtype`` set their units here.
-    """
+    """16-bit weights, gradients and layers; the optimizer keeps 32-bit master weights."""
 
     kind: Literal["mixed"] = "mixed"
     output_dtype: Literal["float32"] | None = None
+    """Dtype of the model's outputs; None for that of its layers. The loss always computes in
+    float32."""
     output_units: tuple[str, ...] = ()
+    """Modules within the model with outputs of ``output_dtype`` too; the next one casts them back,
+    and calls between two of them run in ``output_dtype``. ``fsdp`` and ``hsdp`` with
+    ``param_dtype`` set their units here."""
 
     @model_validator(mode="after")
     def _units_need_a_dtype(self) -> Self:

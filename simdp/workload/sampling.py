@@ -32,16 +32,11 @@ epoch, if it is long enough (transformers: LengthGroupedSampler)."""
 
 
 class Permutation(Spec):
-    """An epoch's order from an npz file.
-
-    Attributes
-    ----------
-    path : str
-        A file with one array: shape `(num_samples,)` for every epoch the same, or `(num_epochs,
-        num_samples)`, a row per epoch.
-    """
+    """An epoch's order from an npz file."""
 
     path: str
+    """A file with one array: shape `(num_samples,)` for every epoch the same, or `(num_epochs,
+    num_samples)`, a row per epoch."""
 
 
 class TorchShuffle(Spec):
@@ -53,18 +48,6 @@ class TorchShuffle(Spec):
     else only a seed from the global one. It is assumed that nothing else draws from that: a script
     also draws its first weights from it, unless it is seeded after them.
 
-    Attributes
-    ----------
-    torch : {"distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"}
-        ``DistributedSampler(shuffle=True, seed=seed)``; ``RandomSampler(generator=g)``;
-        ``DataLoader(shuffle=True, generator=g)``; ``DataLoader(shuffle=True)`` after
-        ``torch.manual_seed(seed)``.
-    seed : int
-        Of the sampler or the generator, not the scenario's.
-    set_epoch : bool
-        Of a distributed sampler: False for a script that never calls ``set_epoch``, so that every
-        epoch has the order of the first.
-
     References
     ----------
     torch.utils.data: distributed.py, sampler.py, dataloader.py.
@@ -73,8 +56,14 @@ class TorchShuffle(Spec):
     torch: Literal[
         "distributed_sampler", "random_sampler", "data_loader", "data_loader_global_seed"
     ]
+    """``DistributedSampler(shuffle=True, seed=seed)``; ``RandomSampler(generator=g)``;
+    ``DataLoader(shuffle=True, generator=g)``; ``DataLoader(shuffle=True)`` after
+    ``torch.manual_seed(seed)``."""
     seed: Annotated[int, Strict()] = Field(0, ge=-(2**63), lt=2**63)
+    """Of the sampler or the generator, not the scenario's."""
     set_epoch: Bool = True
+    """Of a distributed sampler: False for a script that never calls ``set_epoch``, so that every
+    epoch has the order of the first."""
 
     @model_validator(mode="after")
     def _only_one_is_told_the_epoch(self) -> Self:
@@ -165,18 +154,12 @@ def read_permutation(path: Path, num_samples: int, epoch: int) -> Ints:
 
 
 class Packs(NamedTuple):
-    """Samples joined into packs.
-
-    Attributes
-    ----------
-    pieces : ndarray, shape `(num_pieces,)`, int64
-        Numbers of tokens that attend to each other, pack by pack.
-    first : ndarray, shape `(num_packs,)`, int64
-        Index of each pack's first piece.
-    """
+    """Samples joined into packs."""
 
     pieces: Ints
+    """Numbers of tokens that attend to each other, pack by pack; shape `(num_pieces,)`."""
     first: Ints
+    """Index of each pack's first piece; shape `(num_packs,)`."""
 
     @property
     def tokens(self) -> Ints:
@@ -190,16 +173,6 @@ class Packing(Spec):
     The lengths are those drawn from seed 0, so that the number of packs does not depend on the
     scenario's seed, which draws their order.
 
-    Attributes
-    ----------
-    to : int or None
-        Most tokens of a pack; by default the model's maximum. Longer samples are cut.
-    strategy : {"bfd", "wrapped"}
-        Best fit decreasing: a sample goes into the fullest pack that has room for it, and attends
-        only to itself, as in a flash kernel for variable lengths. Wrapped: samples are concatenated
-        and cut wherever a pack is full; all tokens of a pack attend to each other, and none are
-        lost.
-
     References
     ----------
     TRL's ``pack_dataset``, trl/data_utils.py; Ding et al., "Fewer truncations improve language
@@ -207,7 +180,11 @@ class Packing(Spec):
     """
 
     to: Int | None = Field(None, ge=1, le=10**8)
+    """Most tokens of a pack; by default the model's maximum. Longer samples are cut."""
     strategy: Literal["bfd", "wrapped"] = "bfd"
+    """Best fit decreasing: a sample goes into the fullest pack that has room for it, and attends
+    only to itself, as in a flash kernel for variable lengths. Wrapped: samples are concatenated and
+    cut wherever a pack is full; all tokens of a pack attend to each other, and none are lost."""
 
     def most(self, model: Model) -> int:
         """Most tokens of a pack."""
@@ -341,19 +318,14 @@ def distributed_sampler(order: Ints, world_size: int, drop_last: bool) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class SampleParts(Sequence[Ints]):
-    """Each rank's part of an order: ``parts[r]`` are the sample indices of rank r.
-
-    Parameters
-    ----------
-    order : ndarray, shape `(num_samples,)`
-        Sample indices.
-    begins, sizes : ndarray, shape `(world_size,)`, int64
-        Begin and length of each rank's part of the order.
-    """
+    """Each rank's part of an order: ``parts[r]`` are the sample indices of rank r."""
 
     order: Ints
+    """Sample indices; shape `(num_samples,)`."""
     begins: Ints
+    """Begin and length of each rank's part of the order; shape `(world_size,)`."""
     sizes: Ints
+    """Begin and length of each rank's part of the order; shape `(world_size,)`."""
 
     @classmethod
     def even(cls, order: Ints, world_size: int) -> SampleParts:
@@ -430,27 +402,18 @@ START = Start()
 
 @dataclass(frozen=True)
 class StepBatches:
-    """The samples of one optimizer step.
-
-    Attributes
-    ----------
-    micro : list of SampleParts
-        ``micro[i][r]``: sample indices of rank r in micro-step i; possibly empty.
-    sizes : ndarray, shape `(num_micro, world_size)`, int64
-        Their lengths.
-    closes_epoch : bool
-        Whether this is the last step of an epoch, or of the run.
-    epoch : int
-        Number of the epoch, from 0; always 0 in steps that represent others of their kind.
-    participants : Participants or None
-        Roles of the ranks; None if all count.
-    """
+    """The samples of one optimizer step."""
 
     micro: list[SampleParts]
+    """``micro[i][r]``: sample indices of rank r in micro-step i; possibly empty."""
     sizes: Ints
+    """Their lengths; shape `(num_micro, world_size)`."""
     closes_epoch: bool = False
+    """Whether this is the last step of an epoch, or of the run."""
     epoch: int = 0
+    """Number of the epoch, from 0; always 0 in steps that represent others of their kind."""
     participants: Participants | None = None
+    """Roles of the ranks; None if all count."""
 
     @classmethod
     def of(cls, micro: list[SampleParts]) -> StepBatches:
@@ -580,18 +543,13 @@ class Rebalance(Spec):
     Each rank gets whole samples by its share: rounded down, then the largest remainders get one
     more. Losses must then be weighted by samples (``weight_by_shard``), so that the gradient is
     that of the whole batch, independent of the division.
-
-    Attributes
-    ----------
-    every : int or None
-        Measure the ranks' samples per second of compute over this many steps, which set the
-        division of the next ones. The first steps are divided by torch.chunk.
-    shares : list of float or None
-        Instead, fixed proportions of the ranks.
     """
 
     every: Int | None = Field(None, ge=1, le=10**9)
+    """Measure the ranks' samples per second of compute over this many steps, which set the division
+    of the next ones. The first steps are divided by torch.chunk."""
     shares: Annotated[list[Share], Field(min_length=1)] | None = None
+    """Instead, fixed proportions of the ranks."""
 
     _measured: tuple[tuple[float, ...], ...] = PrivateAttr(default=())
 
@@ -650,20 +608,14 @@ STEPS_WITHOUT_DATA = 2
 
 
 class DropLast(Spec):
-    """Samples dropped at the end of an epoch, by two arguments of a script.
-
-    Attributes
-    ----------
-    sampler : bool
-        ``DistributedSampler(drop_last=...)``: whether samples that do not fill every rank are
-        dropped; false repeats samples of the head of the order instead.
-    loader : bool
-        ``DataLoader(drop_last=...)``: whether a rank's last micro-batch is dropped if it is
-        incomplete. The rest of a step is a step of fewer micro-steps.
-    """
+    """Samples dropped at the end of an epoch, by two arguments of a script."""
 
     sampler: Bool = False
+    """``DistributedSampler(drop_last=...)``: whether samples that do not fill every rank are
+    dropped; false repeats samples of the head of the order instead."""
     loader: Bool = False
+    """``DataLoader(drop_last=...)``: whether a rank's last micro-batch is dropped if it is
+    incomplete. The rest of a step is a step of fewer micro-steps."""
 
 
 class BatchSchedule(Spec):

@@ -185,19 +185,13 @@ ITEMSIZE = 4
 
 
 class Flops(NamedTuple):
-    """Floating-point operations per sample; a multiply-add counts as two.
-
-    Attributes
-    ----------
-    total : float
-        Of every kernel.
-    products : float
-        Of layers that multiply matrices, such as convolutions, as in publications, which mostly
-        count multiply-adds (half as many).
-    """
+    """Floating-point operations per sample; a multiply-add counts as two."""
 
     total: float
+    """Of every kernel."""
     products: float
+    """Of layers that multiply matrices, such as convolutions, as in publications, which mostly
+    count multiply-adds (half as many)."""
 
 
 def forward_flops(graph: ModelGraph, inputs: Sequence[Shape]) -> Flops:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from simdp.scenario.root import Scenario
 from simdp.spec import Spec
-from simdp.studies.schema import about, described, meanings, own_keys
+from simdp.studies.schema import about, described, meanings, own_meanings
 
 
 class Base(Spec):
@@ -13,19 +13,16 @@ class Base(Spec):
     Second
     line.
 
-    Attributes
-    ----------
-    wide, high : int
-        Of the ``thing``,
-        in pixels.
-
     Notes
     -----
     Not for readers of the reference.
     """
 
     wide: int
+    """Of the ``thing``,
+    in pixels."""
     high: int
+    """From the ground."""
 
 
 class Member(Base):
@@ -36,6 +33,10 @@ class Member(Base):
     high : int
         Its own.
     """
+
+    deep: int = 0
+    """Of a field
+    of the member."""
 
 
 def reachable():
@@ -67,12 +68,17 @@ def members():
 
 def test_a_docstring_is_read_by_its_sections():
     assert about(Base) == "First line, of `both`.\n\nSecond line."
-    assert meanings(Base) == dict.fromkeys(["wide", "high"], "Of the `thing`, in pixels.")
-    assert own_keys(Member) == ["high"]
+    assert meanings(Base) == {"wide": "Of the `thing`, in pixels.", "high": "From the ground."}
 
 
 def test_a_member_says_only_what_differs_from_its_base():
-    assert meanings(Member) == {"wide": "Of the `thing`, in pixels.", "high": "Its own."}
+    assert own_meanings(Member) == {"high": "Its own.", "deep": "Of a field of the member."}
+    assert meanings(Member) == {"wide": "Of the `thing`, in pixels.", **own_meanings(Member)}
+
+
+def test_a_class_whose_text_cannot_be_read_has_the_meanings_of_its_section():
+    made = type("Made", (Base,), {"__module__": "builtins", "__doc__": Member.__doc__})
+    assert own_meanings(made) == {"high": "Its own."}
 
 
 def test_every_key_of_a_scenario_has_a_meaning():
@@ -83,7 +89,7 @@ def test_every_key_of_a_scenario_has_a_meaning():
         for key in spec.model_fields
         if key != "kind" and not meanings(spec).get(key)
     ]
-    assert missing == [], "say in the section Attributes of the class what these keys mean"
+    assert missing == [], "say what these keys mean in a string below each"
 
 
 def test_no_docstring_tells_of_a_key_that_is_not_there():
@@ -91,7 +97,7 @@ def test_no_docstring_tells_of_a_key_that_is_not_there():
     wrong = [
         f"{spec.__module__}.{spec.__name__}: {key}"
         for spec in specs
-        for key in own_keys(spec)
+        for key in own_meanings(spec)
         if not any(issubclass(other, spec) and key in other.model_fields for other in specs)
     ]
     assert wrong == []

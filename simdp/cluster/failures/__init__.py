@@ -32,15 +32,11 @@ class Failures(Spec):
     """A process of events that affect nodes, or the job as a whole.
 
     Events follow the calendar, also while the job restarts or a node is repaired.
-
-    Attributes
-    ----------
-    cause : str or None
-        Name of its events in reports; default: from the kind.
     """
 
     kind: str
     cause: str | None = None
+    """Name of its events in reports; default: from the kind."""
 
     def called(self) -> str:
         """Return the name of its events in reports."""

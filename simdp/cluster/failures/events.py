@@ -22,25 +22,17 @@ from simdp.units import format_quantity
 
 
 class Maintenance(Failures):
-    """``{kind: maintenance, every: 1 week, duration: 2 h, nodes: 4}``: planned, for nodes in turn.
-
-    Attributes
-    ----------
-    every : float
-        Time between the beginnings of windows, and before the first [s].
-    duration : float
-        Length of a window, in which its nodes are unavailable [s].
-    nodes : int or None
-        Number of nodes per window, the next ones each time; None means all of them.
-    announced : bool
-        Whether the job gets notice, to vacate the nodes (``drain``); else they fail.
-    """
+    """``{kind: maintenance, every: 1 week, duration: 2 h, nodes: 4}``: planned, by turns."""
 
     kind: Literal["maintenance"] = "maintenance"
     every: PositiveSeconds
+    """Time between the beginnings of windows, and before the first [s]."""
     duration: PositiveSeconds
+    """Length of a window, in which its nodes are unavailable [s]."""
     nodes: Int | None = Field(None, ge=1, le=2**20)
+    """Number of nodes per window, the next ones each time; None means all of them."""
     announced: Bool = True
+    """Whether the job gets notice, to vacate the nodes (``drain``); else they fail."""
 
     @model_validator(mode="after")
     def _ends_before_the_next(self) -> Maintenance:
@@ -83,31 +75,24 @@ class Spot(Failures):
 
     Either by a trace of the number of nodes alive, or at random: each node lives for ``lifetime``
     on average and returns after ``mean_downtime``, both exponential; the job begins with all nodes.
-
-    Attributes
-    ----------
-    path : str or None
-        A CSV file, relative to the scenario, with the columns ``time_s`` and ``alive``; its last
-        line marks its end. Of several lines of one instant the last one counts, as public traces
-        have a line before and one after each change. The nodes that leave are drawn; the first to
-        leave return first. Numbers above the cluster's nodes count as all nodes.
-    repeat : bool
-        Whether the trace repeats at its end; else the last count stays.
-    start : str
-        Where in the trace a run begins: at its ``beginning``, or at a ``random`` instant.
-    lifetime, mean_downtime : float or None
-        Instead of a trace, the mean times of a node [s].
-    group : float
-        Mean number of nodes removed at once (geometric), limited by the nodes alive.
     """
 
     kind: Literal["spot"] = "spot"
     path: str | None = None
+    """A CSV file, relative to the scenario, with the columns ``time_s`` and ``alive``; its last
+    line marks its end. Of several lines of one instant the last one counts, as public traces have a
+    line before and one after each change. The nodes that leave are drawn; the first to leave return
+    first. Numbers above the cluster's nodes count as all nodes."""
     repeat: Bool = True
+    """Whether the trace repeats at its end; else the last count stays."""
     start: Literal["beginning", "random"] = "beginning"
+    """Where in the trace a run begins: at its ``beginning``, or at a ``random`` instant."""
     lifetime: PositiveSeconds | None = None
+    """Instead of a trace, the mean times of a node [s]."""
     mean_downtime: PositiveSeconds | None = None
+    """Instead of a trace, the mean times of a node [s]."""
     group: Float = Field(1.0, ge=1, le=1e6)
+    """Mean number of nodes removed at once (geometric), limited by the nodes alive."""
 
     _counts: tuple[tuple[float, int], ...] = PrivateAttr(default=())
 
@@ -243,15 +228,11 @@ class TraceFailures(Failures):
     for all processes and no node. Optional columns are ``effect`` (``fail`` if empty or missing,
     ``hang``, ``leave``, ``join``, ``drain``), ``repair_s`` and ``cause``. Events are in ascending
     time, and none affects a node that is away. Nodes that a cluster lacks are ignored.
-
-    Attributes
-    ----------
-    path : str
-        A CSV file, relative to the scenario; lines that begin with # are comments.
     """
 
     kind: Literal["trace"] = "trace"
     path: str
+    """A CSV file, relative to the scenario; lines that begin with # are comments."""
 
     _events: tuple[FailureEvent, ...] = PrivateAttr(default=())
 

@@ -91,31 +91,22 @@ def _no_more_than_all(share: float) -> float:
 
 
 class Hazard(Failures):
-    """Independent failures of units with equal distributions.
-
-    Attributes
-    ----------
-    per : str
-        Unit of the times between failures: a ``device`` or a ``node``; its failure takes its node
-        down; a ``switch``, which takes down all of its nodes; the ``cluster``, any one node of
-        which fails; or the ``job``, all processes of which die while no node is lost.
-    nodes_per_switch : int or None
-        Consecutive nodes behind one switch; only with ``per: switch``.
-    spread : float
-        Coefficient of variation of the units' rates, gamma-distributed, drawn for every run, with a
-        constant mean. 0: equal units; 2: the worst 7 % of them have half of the failures. For a
-        cluster, the rates are those of its nodes.
-    hang : float
-        The share of failures that are silent.
-    repair : float
-        Time until the affected nodes can be used again [s]. 0: processes start again on them.
-    """
+    """Independent failures of units with equal distributions."""
 
     per: Per = "node"
+    """Unit of the times between failures: a ``device`` or a ``node``; its failure takes its node
+    down; a ``switch``, which takes down all of its nodes; the ``cluster``, any one node of which
+    fails; or the ``job``, all processes of which die while no node is lost."""
     nodes_per_switch: Int | None = Field(None, ge=1, le=2**20)
+    """Consecutive nodes behind one switch; only with ``per: switch``."""
     spread: Float = Field(0.0, ge=0, le=10)
+    """Coefficient of variation of the units' rates, gamma-distributed, drawn for every run, with a
+    constant mean. 0: equal units; 2: the worst 7 % of them have half of the failures. For a
+    cluster, the rates are those of its nodes."""
     hang: Annotated[Percent, AfterValidator(_no_more_than_all)] = 0.0
+    """The share of failures that are silent."""
     repair: Seconds = 0.0
+    """Time until the affected nodes can be used again [s]. 0: processes start again on them."""
 
     @model_validator(mode="after")
     def _suits_its_units(self) -> Hazard:
@@ -226,18 +217,13 @@ class Exponential(Hazard):
     """``{kind: exponential, mtbf: 1000 h}``: a constant rate, a Poisson process.
 
     All units together fail at the sum of their rates, and each in proportion to its rate.
-
-    Attributes
-    ----------
-    mtbf : float or None
-        Mean time between failures of one unit [s].
-    rate : FailureRate or None
-        Instead of it, the failure rate of one unit, as published: ``6.5 per 1000 node-days``.
     """
 
     kind: Literal["exponential"] = "exponential"
     mtbf: PositiveSeconds | None = None
+    """Mean time between failures of one unit [s]."""
     rate: Rate | None = None
+    """Instead of it, the failure rate of one unit, as published: ``6.5 per 1000 node-days``."""
 
     @model_validator(mode="after")
     def _has_one_rate(self) -> Exponential:
@@ -268,16 +254,11 @@ class Exponential(Hazard):
 
 
 class Renewal(Hazard):
-    """Failures with gaps of one distribution.
-
-    Attributes
-    ----------
-    new : bool
-        Whether units are new when the job begins. By default the job begins between two failures of
-        each, and the failure rate is constant from its first hour on.
-    """
+    """Failures with gaps of one distribution."""
 
     new: Bool = False
+    """Whether units are new when the job begins. By default the job begins between two failures of
+    each, and the failure rate is constant from its first hour on."""
 
     def job_rate(self, num_nodes: int, devices_per_node: int) -> float | None:
         return None if self.new else super().job_rate(num_nodes, devices_per_node)
@@ -331,15 +312,6 @@ class Weibull(Renewal):
     E is exponential with mean 1. With a shape below 1 a failure makes the next one of its unit more
     likely soon, as ineffective repairs do: 0.7 to 0.8 is usual for nodes.
 
-    Attributes
-    ----------
-    mtbf : float or None
-        Mean time between failures of one unit, ``scale Gamma(1 + 1 / shape)`` [s].
-    scale : float or None
-        Instead of it, the time by which 63 % of gaps have ended [s].
-    shape : float
-        1 is `exponential`.
-
     References
     ----------
     Schroeder and Gibson, "A large-scale study of failures in high-performance computing systems",
@@ -348,8 +320,11 @@ class Weibull(Renewal):
 
     kind: Literal["weibull"] = "weibull"
     mtbf: PositiveSeconds | None = None
+    """Mean time between failures of one unit, ``scale Gamma(1 + 1 / shape)`` [s]."""
     scale: PositiveSeconds | None = None
+    """Instead of it, the time by which 63 % of gaps have ended [s]."""
     shape: Float = Field(ge=0.1, le=100)
+    """1 is `exponential`."""
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Weibull:
@@ -410,21 +385,15 @@ def at(path: Path, line: TableLine, message: str) -> PydanticCustomError:
 
 
 class EmpiricalFailures(Renewal):
-    """``{kind: empirical, quantiles: [45 min, 75 min]}``: gaps between failures as observed.
-
-    Attributes
-    ----------
-    path : str or None
-        A CSV file of gaps, relative to the scenario, with the column ``gap_s``: all are equally
-        likely, in any order.
-    quantiles : list of float or None
-        Instead of a file, at equal steps from the shortest gap to the longest, with linear
-        interpolation [s]; two are a uniform distribution.
-    """
+    """``{kind: empirical, quantiles: [45 min, 75 min]}``: gaps between failures as observed."""
 
     kind: Literal["empirical"] = "empirical"
     path: str | None = None
+    """A CSV file of gaps, relative to the scenario, with the column ``gap_s``: all are equally
+    likely, in any order."""
     quantiles: list[Seconds] | None = Field(None, min_length=2)
+    """Instead of a file, at equal steps from the shortest gap to the longest, with linear
+    interpolation [s]; two are a uniform distribution."""
 
     _parts: tuple[tuple[float, float], ...] = PrivateAttr(default=())
 

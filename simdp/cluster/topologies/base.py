@@ -259,18 +259,12 @@ class GraphTopology(Topology):
 
 
 class Connection(Spec):
-    """A full-duplex connection of two endpoints, or of an endpoint and a switch.
-
-    Attributes
-    ----------
-    ends : list of int or str
-        Two of them: an endpoint's number, or a switch's name.
-    width : float
-        Bandwidth relative to the given link, for several parallel cables.
-    """
+    """A full-duplex connection of two endpoints, or of an endpoint and a switch."""
 
     ends: list[Int | str] = Field(json_schema_extra={"minItems": 2, "maxItems": 2})
+    """Two of them: an endpoint's number, or a switch's name."""
     width: Float = Field(1.0, gt=0, le=1e6)
+    """Bandwidth relative to the given link, for several parallel cables."""
 
     @field_validator("ends")
     @classmethod
@@ -284,18 +278,13 @@ class Connection(Spec):
 
 
 class CustomTopology(GraphTopology):
-    """The connections in ``links``; routes use the fewest of them, then the widest.
-
-    Attributes
-    ----------
-    links : list of Connection
-        Each between two endpoints (numbers) or switches (names). Those of unused endpoints, as in a
-        partly used node, are ignored.
-    """
+    """The connections in ``links``; routes use the fewest of them, then the widest."""
 
     kind: Literal["custom"] = "custom"
 
     links: list[Connection] = Field(min_length=1)
+    """Each between two endpoints (numbers) or switches (names). Those of unused endpoints, as in a
+    partly used node, are ignored."""
 
     @field_validator("links")
     @classmethod

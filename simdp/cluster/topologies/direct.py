@@ -85,17 +85,12 @@ class CubeMeshTopology(GraphTopology):
 
 
 class TorusTopology(Topology):
-    """Endpoints on a grid with wraparound, each with full-duplex links to its neighbours.
-
-    Attributes
-    ----------
-    dims : list of int or None
-        Endpoints along each dimension, the last one running fastest. None: as equal as possible.
-    """
+    """Endpoints on a grid with wraparound, each with full-duplex links to its neighbours."""
 
     num_dims: ClassVar[int]
 
     dims: list[Annotated[Int, Field(ge=1, le=2**20)]] | None = None
+    """Endpoints along each dimension, the last one running fastest. None: as equal as possible."""
 
     @field_validator("dims")
     @classmethod
@@ -189,16 +184,12 @@ class SwitchTopology(Topology):
     """A crossbar such as NVSwitch: link ``r`` leads from endpoint ``r`` up, ``n + r`` down to it.
 
     A route uses two links, each with the given alpha.
-
-    Attributes
-    ----------
-    in_network : bool
-        Whether the switch, vertex ``n``, can add, as NVSwitch from its third generation on (NVLink
-        SHARP), and InfiniBand switches with SHARP.
     """
 
     kind: Literal["switch"] = "switch"
     in_network: Bool = False
+    """Whether the switch, vertex ``n``, can add, as NVSwitch from its third generation on (NVLink
+    SHARP), and InfiniBand switches with SHARP."""
 
     of_ports: ClassVar[bool] = True
 

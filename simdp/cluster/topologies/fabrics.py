@@ -67,29 +67,21 @@ class Clos:
 
 
 class ClosTopology(Topology):
-    """Base of fat trees and rail-optimised networks.
-
-    Attributes
-    ----------
-    oversubscription : float
-        Bandwidth of a leaf's ports over that of its links to the spines.
-    routing : str
-        ``destination``: the spine follows from the receiver, as in InfiniBand (D-mod-k: Zahavi,
-        "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat
-        trees", 2010). ``pair``: from a hash of sender and receiver, as ECMP on Ethernet.
-    trunk_alpha : float or None
-        Latency of a link between switches [s]; None: that of a port's.
-    in_network : bool
-        Whether the switches can add, as InfiniBand switches with SHARP.
-    """
+    """Base of fat trees and rail-optimised networks."""
 
     of_ports: ClassVar[bool] = True
     leaf_noun: ClassVar[str] = "leaf switches"
 
     oversubscription: Float = Field(1.0, ge=1, le=1000)
+    """Bandwidth of a leaf's ports over that of its links to the spines."""
     routing: Literal["destination", "pair"] = "destination"
+    """``destination``: the spine follows from the receiver, as in InfiniBand (D-mod-k: Zahavi,
+    "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat trees",
+    2010). ``pair``: from a hash of sender and receiver, as ECMP on Ethernet."""
     trunk_alpha: Seconds | None = None
+    """Latency of a link between switches [s]; None: that of a port's."""
     in_network: Bool = False
+    """Whether the switches can add, as InfiniBand switches with SHARP."""
 
     @abstractmethod
     def clos(self, n: int, per_node: int) -> Clos:
@@ -247,37 +239,29 @@ def spines_over(ports: int, oversubscription: float, given: int | None) -> tuple
 
 
 class FatTreeTopology(ClosTopology):
-    """Leaf switches under spine switches, or with three levels pods of both under core switches.
-
-    Attributes
-    ----------
-    levels : int
-        2: every spine is connected to every leaf. 3: a pod has separate leaves and spines, and core
-        switches connect the pods.
-    ports_per_leaf : int
-        Ports of a leaf switch to endpoints; consecutive ones share a leaf. 20 by default, half of
-        the 40 ports of an HDR switch (NVIDIA QM8700).
-    leaves : int or None
-        Leaf switches, of each pod with three levels. None: as many as needed, or as many per pod as
-        a leaf has ports down.
-    spines : int or None
-        Spine switches, of each pod with three levels. None: ``ports_per_leaf`` over
-        ``oversubscription``.
-    pods, cores : int or None
-        With three levels: pods (None: as many as needed), and core switches above each spine (None:
-        leaves of a pod over ``pod_oversubscription``).
-    pod_oversubscription : float or None
-        With three levels: bandwidth up from the leaves of a pod, over that of the pod (None: 1).
-    """
+    """Leaf switches under spine switches, or with three levels pods of both under core switches."""
 
     kind: Literal["fat_tree"] = "fat_tree"
     levels: Literal[2, 3] = 2
+    """2: every spine is connected to every leaf. 3: a pod has separate leaves and spines, and core
+    switches connect the pods."""
     ports_per_leaf: Int = Field(20, ge=1, le=2**16)
+    """Ports of a leaf switch to endpoints; consecutive ones share a leaf. 20 by default, half of
+    the 40 ports of an HDR switch (NVIDIA QM8700)."""
     leaves: Int | None = Field(None, ge=1, le=2**16)
+    """Leaf switches, of each pod with three levels. None: as many as needed, or as many per pod as
+    a leaf has ports down."""
     spines: Int | None = Field(None, ge=1, le=2**16)
+    """Spine switches, of each pod with three levels. None: ``ports_per_leaf`` over
+    ``oversubscription``."""
     pods: Int | None = Field(None, ge=1, le=2**16)
+    """With three levels: pods (None: as many as needed), and core switches above each spine (None:
+    leaves of a pod over ``pod_oversubscription``)."""
     cores: Int | None = Field(None, ge=1, le=2**16)
+    """With three levels: pods (None: as many as needed), and core switches above each spine (None:
+    leaves of a pod over ``pod_oversubscription``)."""
     pod_oversubscription: Float | None = Field(None, ge=1, le=1000)
+    """With three levels: bandwidth up from the leaves of a pod, over that of the pod (None: 1)."""
 
     @model_validator(mode="after")
     def _keys_suit_the_levels(self) -> FatTreeTopology:
@@ -326,22 +310,16 @@ class FatTreeTopology(ClosTopology):
 
 
 class RailOptimisedTopology(ClosTopology):
-    """Card k of every node is on rail switch k; traffic between rails passes a spine switch.
-
-    Attributes
-    ----------
-    nodes_per_rail : int or None
-        Nodes that share a set of rail switches (a scalable unit of a DGX SuperPOD); None: all.
-    spines : int or None
-        Spine switches. None: nodes of a rail over ``oversubscription``; 0: rails are not connected,
-        which is refused if ranks of several cards communicate.
-    """
+    """Card k of every node is on rail switch k; traffic between rails passes a spine switch."""
 
     leaf_noun: ClassVar[str] = "rails"
 
     kind: Literal["rail_optimised"] = "rail_optimised"
     nodes_per_rail: Int | None = Field(None, ge=1, le=2**20)
+    """Nodes that share a set of rail switches (a scalable unit of a DGX SuperPOD); None: all."""
     spines: Int | None = Field(None, ge=0, le=2**16)
+    """Spine switches. None: nodes of a rail over ``oversubscription``; 0: rails are not connected,
+    which is refused if ranks of several cards communicate."""
 
     def clos(self, n: int, per_node: int) -> Clos:
         nodes = n // per_node
@@ -375,17 +353,6 @@ class DragonflyTopology(Topology):
     Kim, Dally, Scott and Abts, "Technology-driven, highly-scalable dragonfly topology", ISCA 2008.
     Routers of a group are connected pairwise; so are groups, with links distributed over the
     routers in order of the destination group, counted from their own.
-
-    Attributes
-    ----------
-    ports_per_router, routers_per_group : int
-        Endpoints of a router, p, and routers of a group, a; a balanced dragonfly has a = 2 p.
-    groups : int or None
-        Number of groups; None: as many as needed.
-    links_per_pair : int
-        Cables between two groups, which act as one link of their total bandwidth.
-    trunk_alpha : float or None
-        Latency of a link between routers [s]; None: that of a port's.
     """
 
     kind: Literal["dragonfly"] = "dragonfly"
@@ -393,10 +360,15 @@ class DragonflyTopology(Topology):
     of_ports: ClassVar[bool] = True
 
     ports_per_router: Int = Field(4, ge=1, le=2**16)
+    """Endpoints of a router, p, and routers of a group, a; a balanced dragonfly has a = 2 p."""
     routers_per_group: Int = Field(8, ge=1, le=2**16)
+    """Endpoints of a router, p, and routers of a group, a; a balanced dragonfly has a = 2 p."""
     groups: Int | None = Field(None, ge=1, le=2**16)
+    """Number of groups; None: as many as needed."""
     links_per_pair: Int = Field(1, ge=1, le=2**16)
+    """Cables between two groups, which act as one link of their total bandwidth."""
     trunk_alpha: Seconds | None = None
+    """Latency of a link between routers [s]; None: that of a port's."""
 
     def capacity(self) -> int | None:
         if self.groups is None:

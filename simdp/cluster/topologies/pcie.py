@@ -207,30 +207,23 @@ class PcieTopology(Topology):
     """Base of topologies with a PCIe tree.
 
     Latency counts at links that end at a device; those between add little.
-
-    Attributes
-    ----------
-    p2p_level : str
-        Distance up to which devices access each other directly, as NCCL_P2P_LEVEL: loc (never, as
-        GeForce cards), pix, pxb (NCCL's default), phb, node or sys. Beyond it, bytes are stored in
-        host memory and read again, so that the times of the two stages add up. It also applies
-        between a device and its network card.
-    host_bridge : float or None
-        From a PCIe switch to the host bridge [bytes/s]; None: as a device's link.
-    inter_socket : float
-        Between CPUs, in one direction [bytes/s]; default: the value of NCCL 2.30.7 for Intel
-        Skylake (src/graph/topo.h; Broadwell 6, AMD 16, Sapphire Rapids 22, Emerald Rapids 40 GB/s).
-    host_memory : float
-        Of one socket, to write or to read [bytes/s]; by default that of Intel Skylake: six channels
-        of DDR4-2666, 8 bytes wide.
     """
 
     only_inside: ClassVar[bool] = True
 
     p2p_level: Literal["loc", "pix", "pxb", "phb", "node", "sys"] = "pxb"
+    """Distance up to which devices access each other directly, as NCCL_P2P_LEVEL: loc (never, as
+    GeForce cards), pix, pxb (NCCL's default), phb, node or sys. Beyond it, bytes are stored in host
+    memory and read again, so that the times of the two stages add up. It also applies between a
+    device and its network card."""
     host_bridge: Bandwidth | None = None
+    """From a PCIe switch to the host bridge [bytes/s]; None: as a device's link."""
     inter_socket: Bandwidth = 10e9
+    """Between CPUs, in one direction [bytes/s]; default: the value of NCCL 2.30.7 for Intel Skylake
+    (src/graph/topo.h; Broadwell 6, AMD 16, Sapphire Rapids 22, Emerald Rapids 40 GB/s)."""
     host_memory: Bandwidth = 6 * 2666e6 * 8
+    """Of one socket, to write or to read [bytes/s]; by default that of Intel Skylake: six channels
+    of DDR4-2666, 8 bytes wide."""
 
     def pcie_figures(
         self, tree: PcieTree, links: Ints, link: Link, n: int
@@ -247,18 +240,16 @@ class PcieTreeTopology(PcieTopology):
 
     Devices fill switches in order. Network cards are spread evenly over the used switches;
     ``inter_node.nics`` sets the card of each device.
-
-    Attributes
-    ----------
-    gpus_per_switch, switches_per_socket, sockets : int
-        Parts of the tree.
     """
 
     kind: Literal["pcie_tree"] = "pcie_tree"
 
     gpus_per_switch: Int = Field(2, ge=1, le=16)
+    """Parts of the tree."""
     switches_per_socket: Int = Field(2, ge=1, le=16)
+    """Parts of the tree."""
     sockets: Int = Field(2, ge=1, le=16)
+    """Parts of the tree."""
 
     def capacity(self) -> int:
         return self.gpus_per_switch * self.switches_per_socket * self.sockets
@@ -432,26 +423,19 @@ class NvidiaSmiTopology(PcieTopology):
     GPUs connected by NVLinks, directly, through a switch or via one other GPU, use them; others use
     PCIe. ``link`` is the send bandwidth of one GPU over all its NVLinks; without any, its slot.
     Devices are the first GPUs of the matrix, network cards its first others.
-
-    Attributes
-    ----------
-    path : str or None
-        A file with the text, relative to the scenario.
-    matrix : str or None
-        The text itself, instead of a file.
-    nvlinks : int or None
-        NVLinks of one GPU. None: the largest sum of a row, or, if that is more than any GPU has,
-        the largest entry. Rows with a larger sum mean that a switch connects them.
-    pcie : Link or None
-        A device's slot, if there are NVLinks but some traffic uses PCIe.
     """
 
     kind: Literal["nvidia_smi"] = "nvidia_smi"
 
     path: str | None = None
+    """A file with the text, relative to the scenario."""
     matrix: str | None = None
+    """The text itself, instead of a file."""
     nvlinks: Int | None = Field(None, ge=1, le=99)
+    """NVLinks of one GPU. None: the largest sum of a row, or, if that is more than any GPU has, the
+    largest entry. Rows with a larger sum mean that a switch connects them."""
     pcie: AnyLink | None = None
+    """A device's slot, if there are NVLinks but some traffic uses PCIe."""
 
     _parsed: TopoMatrix | None = PrivateAttr(default=None)
 

@@ -357,188 +357,153 @@ def _one_for_all(value: object) -> Any:
 
 
 class Base(Spec):
-    """Time before the first hop, by protocol; NCCL's base latencies of rings.
-
-    Attributes
-    ----------
-    ll, ll128, simple : float
-        Of this protocol [s].
-    """
+    """Time before the first hop, by protocol; NCCL's base latencies of rings."""
 
     ll: Seconds = 6.6e-6
+    """Of this protocol [s]."""
     ll128: Seconds = 14e-6
+    """Of this protocol [s]."""
     simple: Seconds = 8.4e-6
+    """Of this protocol [s]."""
 
 
 class HopTimes(Spec):
-    """Time of a hop, by protocol.
-
-    Attributes
-    ----------
-    ll, ll128, simple : float or None
-        Of this protocol [s]; None: the link's alpha, times NCCL's ratio to Simple.
-    """
+    """Time of a hop, by protocol."""
 
     ll: Seconds | None = None
+    """Of this protocol [s]; None: the link's alpha, times NCCL's ratio to Simple."""
     ll128: Seconds | None = None
+    """Of this protocol [s]; None: the link's alpha, times NCCL's ratio to Simple."""
     simple: Seconds | None = None
+    """Of this protocol [s]; None: the link's alpha, times NCCL's ratio to Simple."""
 
 
 AnyHopTimes = Annotated[HopTimes, BeforeValidator(_one_for_all, Seconds | HopTimes)]
 
 
 class RingStep(Spec):
-    """Least time of a ring's step between more than two nodes, by protocol.
-
-    Attributes
-    ----------
-    ll, ll128, simple : float
-        Of this protocol [s].
-    """
+    """Least time of a ring's step between more than two nodes, by protocol."""
 
     ll: Seconds = 8e-6
+    """Of this protocol [s]."""
     ll128: Seconds = 8e-6
+    """Of this protocol [s]."""
     simple: Seconds = 8e-6
+    """Of this protocol [s]."""
 
 
 class Hops(Spec):
-    """Time of a hop; one value applies to every protocol.
-
-    Attributes
-    ----------
-    intra, inter : HopTimes
-        Inside a node, and between nodes [s].
-    """
+    """Time of a hop; one value applies to every protocol."""
 
     intra: AnyHopTimes = HopTimes()
+    """Inside a node, and between nodes [s]."""
     inter: AnyHopTimes = HopTimes()
+    """Inside a node, and between nodes [s]."""
 
 
 class BandwidthShares(Spec):
-    """Share of a bandwidth for payload, by protocol.
-
-    Attributes
-    ----------
-    ll, ll128, simple : float or None
-        With this protocol. None: the share of clusters of the same class, ``simdp list constants``;
-        where NVIDIA's own figure has the smaller error, 0.8 of a device's bandwidth and 0.96 of a
-        card's.
-    """
+    """Share of a bandwidth for payload, by protocol."""
 
     ll: Efficiency | None = None
+    """With this protocol. None: the share of clusters of the same class, ``simdp list constants``;
+    where NVIDIA's own figure has the smaller error, 0.8 of a device's bandwidth and 0.96 of a
+    card's."""
     ll128: Efficiency | None = None
+    """With this protocol. None: the share of clusters of the same class, ``simdp list constants``;
+    where NVIDIA's own figure has the smaller error, 0.8 of a device's bandwidth and 0.96 of a
+    card's."""
     simple: Efficiency | None = None
+    """With this protocol. None: the share of clusters of the same class, ``simdp list constants``;
+    where NVIDIA's own figure has the smaller error, 0.8 of a device's bandwidth and 0.96 of a
+    card's."""
 
 
 AnyShares = Annotated[BandwidthShares, BeforeValidator(_one_for_all, Efficiency | BandwidthShares)]
 
 
 class Efficiencies(Spec):
-    """Share of the bandwidth for payload; one value applies to every protocol.
-
-    Attributes
-    ----------
-    intra : Shares
-        Of a device's bandwidth inside its node.
-    inter : Shares
-        Of the bandwidth of a node's network cards.
-    """
+    """Share of the bandwidth for payload; one value applies to every protocol."""
 
     intra: AnyShares = BandwidthShares()
+    """Of a device's bandwidth inside its node."""
     inter: AnyShares = BandwidthShares()
+    """Of the bandwidth of a node's network cards."""
 
 
 class NcclCost(Cost):
-    """NCCL's own model: the fastest of its algorithms and protocols, with published constants.
-
-    Attributes
-    ----------
-    peer, network : str or None
-        Link classes inside a node and between nodes; they give the shares missing in
-        ``efficiency``. None: derived from the links (`Wiring`).
-    launch : float
-        Time of a launch, before everything else [s]. NCCL's constants lack 5 to 15 us against
-        nccl-tests with one process per GPU: 10 us.
-    devices_per_process : int
-        Devices that one process launches for, one after the other: nccl-tests' ``-g``.
-    launch_per_device : float
-        Time for each of them but the first [s]; 13 tables of nccl-tests with 2 to 8 have 2.8 us.
-    base : Base
-        Time before the first hop, by protocol [s].
-    hop : Hops
-        Time of a hop, by place and protocol [s]; that of a tree is `TREE_OVER_RING` of it.
-    efficiency : Efficiencies
-        Share of the bandwidth, by place and protocol.
-    ring_step : RingStep
-        Least time of a ring's step between more than two nodes, by protocol [s], on any link: the
-        proxy posts each step to the card, so that the slowest link paces all of them. NCCL plans
-        with 1 to 6 us (``getNetOverhead`` of src/graph/tuning.cc). Less wire time, steps on 10
-        nodes of 4 and 8 H100 took 7 to 9 us, and those of LL on 8 and 256 nodes over Slingshot 7 to
-        8 us. Larger chunks take 20 to 40 us there.
-    tree_step : float
-        Least time of every further hop of a tree, except with LL, and of NVLS, between more than
-        two nodes [s]: a chunk of it must arrive before it goes on, with less than `TREE_CHUNK` a
-        smaller one. From 2 MiB on the trees of 256 nodes over Slingshot took 2.3 ms longer than
-        their wire, 14 such hops; with less, NVLS would serve 10 nodes of 4 H100 faster than was
-        measured.
-    ramp : float
-        Time constant of the ramp [s]. An estimate: of 65 public tables of nccl-tests 25 determine
-        it, most of them between 1 and 11 us.
-    tree_efficiency : float
-        Bandwidth of trees over that of rings: NCCL's 0.92, times its correction of 0.5 to 0.6 for
-        buffers of 32 KiB to 2 MiB. With LL128 and Simple on more than two nodes it is at least
-        `DEEP_TREES`.
-    algorithms, protocols : tuple of str
-        Candidates of NCCL's choice. NVLS, available with NVSwitch from H100 on, must be added;
-        LL128 needs NVLink.
-    nvls_hop, nvls_efficiency : float
-        Latency of NVLS inside a node [s], and its share of a device's bandwidth in nodes of 8
-        devices: NCCL plans with 476 GB/s of bus bandwidth for 8 H100 of 450 GB/s each. Larger nodes
-        have `domain_share` of it.
-    stages : {"overlapped", "summed"}
-        Whether links inside and between nodes are used at once (GPUDirect, peer-to-peer), or one
-        host thread copies for both (sockets): 1/B = 1/B_intra + 1/B_inter.
-    flow_bandwidth : float or None
-        Bandwidth of one TCP flow [bytes/s]; with ``flows_per_pair`` of them between two nodes.
-    flows_per_pair : int
-        NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD, over all channels.
-    two_nodes : float
-        Share of these flows between two nodes that are each other's only neighbour: both
-        directions of a ring use them.
-    nodes_exponent : float
-        Loss of bandwidth with the number of nodes: a node's share is multiplied by ``(nodes / 2)``
-        to the power of ``-nodes_exponent``, as every step of a ring waits for the slowest of its
-        flows. NCCL's sockets on Polaris lost 19 % from 2 to 8 nodes and about half to 128; clusters
-        whose bandwidth was measured on many nodes need none.
-    host_bandwidth : float or None
-        Total bandwidth of a node's devices through host memory or a shared PCIe root [bytes/s],
-        shared equally.
-    """
+    """NCCL's own model: the fastest of its algorithms and protocols, with published constants."""
 
     kind: Literal["nccl"] = "nccl"
 
     peer: Literal["nvlink", "pcie", "host"] | None = None
+    """Link classes inside a node and between nodes; they give the shares missing in ``efficiency``.
+    None: derived from the links (`Wiring`)."""
     network: Literal["rdma", "roce", "libfabric", "staged", "tcp"] | None = None
+    """Link classes inside a node and between nodes; they give the shares missing in ``efficiency``.
+    None: derived from the links (`Wiring`)."""
     launch: Seconds = 10e-6
+    """Time of a launch, before everything else [s]. NCCL's constants lack 5 to 15 us against
+    nccl-tests with one process per GPU: 10 us."""
     devices_per_process: Int = Field(1, ge=1, le=1024)
+    """Devices that one process launches for, one after the other: nccl-tests' ``-g``."""
     launch_per_device: Seconds = 2.8e-6
+    """Time for each of them but the first [s]; 13 tables of nccl-tests with 2 to 8 have 2.8 us."""
     base: Annotated[Base, BeforeValidator(_one_for_all, Seconds | Base)] = Base()
+    """Time before the first hop, by protocol [s]."""
     hop: Hops = Hops()
+    """Time of a hop, by place and protocol [s]; that of a tree is `TREE_OVER_RING` of it."""
     efficiency: Efficiencies = Efficiencies()
+    """Share of the bandwidth, by place and protocol."""
     ring_step: Annotated[RingStep, BeforeValidator(_one_for_all, Seconds | RingStep)] = RingStep()
+    """Least time of a ring's step between more than two nodes, by protocol [s], on any link: the
+    proxy posts each step to the card, so that the slowest link paces all of them. NCCL plans with 1
+    to 6 us (``getNetOverhead`` of src/graph/tuning.cc). Less wire time, steps on 10 nodes of 4 and
+    8 H100 took 7 to 9 us, and those of LL on 8 and 256 nodes over Slingshot 7 to 8 us. Larger
+    chunks take 20 to 40 us there."""
     tree_step: Seconds = 140e-6
+    """Least time of every further hop of a tree, except with LL, and of NVLS, between more than two
+    nodes [s]: a chunk of it must arrive before it goes on, with less than `TREE_CHUNK` a smaller
+    one. From 2 MiB on the trees of 256 nodes over Slingshot took 2.3 ms longer than their wire, 14
+    such hops; with less, NVLS would serve 10 nodes of 4 H100 faster than was measured."""
     ramp: Seconds = 3e-6
+    """Time constant of the ramp [s]. An estimate: of 65 public tables of nccl-tests 25 determine
+    it, most of them between 1 and 11 us."""
     tree_efficiency: Efficiency = 0.5
+    """Bandwidth of trees over that of rings: NCCL's 0.92, times its correction of 0.5 to 0.6 for
+    buffers of 32 KiB to 2 MiB. With LL128 and Simple on more than two nodes it is at least
+    `DEEP_TREES`."""
     algorithms: tuple[Algorithm, ...] = Field(("ring", "tree"), min_length=1)
+    """Candidates of NCCL's choice. NVLS, available with NVSwitch from H100 on, must be added; LL128
+    needs NVLink."""
     protocols: tuple[Protocol, ...] = Field(PROTOCOLS, min_length=1)
+    """Candidates of NCCL's choice. NVLS, available with NVSwitch from H100 on, must be added; LL128
+    needs NVLink."""
     nvls_hop: Seconds = 25e-6
+    """Latency of NVLS inside a node [s], and its share of a device's bandwidth in nodes of 8
+    devices: NCCL plans with 476 GB/s of bus bandwidth for 8 H100 of 450 GB/s each. Larger nodes
+    have `domain_share` of it."""
     nvls_efficiency: Efficiency = 0.68
+    """Latency of NVLS inside a node [s], and its share of a device's bandwidth in nodes of 8
+    devices: NCCL plans with 476 GB/s of bus bandwidth for 8 H100 of 450 GB/s each. Larger nodes
+    have `domain_share` of it."""
     stages: Literal["overlapped", "summed"] = "overlapped"
+    """Whether links inside and between nodes are used at once (GPUDirect, peer-to-peer), or one
+    host thread copies for both (sockets): 1/B = 1/B_intra + 1/B_inter."""
     flow_bandwidth: Bandwidth | None = None
+    """Bandwidth of one TCP flow [bytes/s]; with ``flows_per_pair`` of them between two nodes."""
     flows_per_pair: Int = Field(1, ge=1, le=1024)
+    """NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD, over all channels."""
     two_nodes: Float = Field(1.0, gt=0, le=4)
+    """Share of these flows between two nodes that are each other's only neighbour: both directions
+    of a ring use them."""
     nodes_exponent: Float = Field(0.0, ge=0, le=1)
+    """Loss of bandwidth with the number of nodes: a node's share is multiplied by ``(nodes / 2)``
+    to the power of ``-nodes_exponent``, as every step of a ring waits for the slowest of its flows.
+    NCCL's sockets on Polaris lost 19 % from 2 to 8 nodes and about half to 128; clusters whose
+    bandwidth was measured on many nodes need none."""
     host_bandwidth: Bandwidth | None = None
+    """Total bandwidth of a node's devices through host memory or a shared PCIe root [bytes/s],
+    shared equally."""
 
     @cached_property
     def known(self) -> dict[tuple[str, float, Wiring], ProtocolChoice]:

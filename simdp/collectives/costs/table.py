@@ -63,15 +63,11 @@ class TableCost(Cost):
     With n ranks instead of the log's m, a buffer costs as much as the logged buffer with equal
     bytes on the links, by the factors of the bus bandwidth; the floor, which trees determine, grows
     as log2(n) / log2(m).
-
-    Attributes
-    ----------
-    path : str
-        A log of nccl-tests, or CSV with its columns, relative to the scenario file.
     """
 
     kind: Literal["table"] = "table"
     path: str
+    """A log of nccl-tests, or CSV with its columns, relative to the scenario file."""
 
     _tables: dict[str, CollectiveTable] | None = PrivateAttr(default=None)
 

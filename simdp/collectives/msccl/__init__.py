@@ -332,16 +332,11 @@ def load(text: str, where: str, collective: str) -> Loaded:
 
 
 class Msccl(Simple):
-    """Base of the algorithms from files.
-
-    Attributes
-    ----------
-    path : str
-        An XML file of msccl-tools, relative to the scenario file.
-    """
+    """Base of the algorithms from files."""
 
     kind: Literal["msccl"] = "msccl"
     path: str
+    """An XML file of msccl-tools, relative to the scenario file."""
 
     _loaded: Loaded | None = PrivateAttr(default=None)
 

@@ -51,32 +51,23 @@ samples; ``uncommitted``: dropped, and their samples are skipped.
 
 
 class Attempt(NamedTuple):
-    """Steps with one fate, by the same ranks.
-
-    Attributes
-    ----------
-    first, stop : int
-        Number of its first step, from 0, and the number after its last.
-    fate : Fate
-        Result of the steps.
-    world_size : int or None
-        Ranks; None: the scenario's.
-    grad_accum : int or None
-        Micro-steps, with which other numbers of ranks may keep the global batch; None: the
-        scenario's.
-    groups : tuple of int or None
-        Present replica groups; None: all.
-    silent : tuple of int
-        Those of them that add zeros: spares, and groups that copy a peer's state meanwhile.
-    """
+    """Steps with one fate, by the same ranks."""
 
     first: int
+    """Number of its first step, from 0, and the number after its last."""
     stop: int
+    """Number of its first step, from 0, and the number after its last."""
     fate: Fate = "kept"
+    """Result of the steps."""
     world_size: int | None = None
+    """Ranks; None: the scenario's."""
     grad_accum: int | None = None
+    """Micro-steps, with which other numbers of ranks may keep the global batch; None: the
+    scenario's."""
     groups: tuple[int, ...] | None = None
+    """Present replica groups; None: all."""
     silent: tuple[int, ...] = ()
+    """Those of them that add zeros: spares, and groups that copy a peer's state meanwhile."""
 
 
 class RestartEvent(NamedTuple):
@@ -105,14 +96,6 @@ class GroupEvent(NamedTuple):
 class History:
     """The attempts of a run, in order.
 
-    Attributes
-    ----------
-    attempts : tuple of Attempt
-        Each begins at the end of the kept steps; the last one is kept.
-    num_groups : int
-        Replica groups, of equal numbers of neighbouring ranks, that continue without each other; 1
-        if all ranks stop together.
-
     Raises
     ------
     ScenarioError
@@ -121,7 +104,10 @@ class History:
     """
 
     attempts: tuple[Attempt, ...]
+    """Each begins at the end of the kept steps; the last one is kept."""
     num_groups: int = 1
+    """Replica groups, of equal numbers of neighbouring ranks, that continue without each other; 1
+    if all ranks stop together."""
 
     def __post_init__(self) -> None:
         done = 0

@@ -67,22 +67,15 @@ class SavedState(NamedTuple):
 
 
 class ProgressMark(NamedTuple):
-    """A change in the job's sequence of steps, for `simdp.engine.job.history`.
-
-    Attributes
-    ----------
-    steps : int
-        Finished steps.
-    effect : {"back", "dropped", "nodes", "absent"}
-        It returned to the state after ``of`` steps; dropped the current step; continued with ``of``
-        nodes; or without the replica groups ``of``.
-    of : tuple of int
-        See there.
-    """
+    """A change in the job's sequence of steps, for `simdp.engine.job.history`."""
 
     steps: int
+    """Finished steps."""
     effect: str
+    """It returned to the state after ``of`` steps; dropped the current step; continued with ``of``
+    nodes; or without the replica groups ``of``."""
     of: tuple[int, ...] = ()
+    """See there."""
 
 
 START = SavedState(0, 0.0, TimeShares(0.0), 0.0)
@@ -393,38 +386,31 @@ NO_RATES = Rates()
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Inputs of a job's simulation.
-
-    Attributes
-    ----------
-    length, recovery, failures
-        Number of steps; reaction to failures; failure processes.
-    savings : tuple of Saving
-        Kinds of checkpoints, the most durable one last; may be empty.
-    paces : mapping of int to TrainingPace
-        By the number of nodes; others use the next smaller one.
-    num_nodes, devices_per_node : int
-        Of the cluster, without spares.
-    heal : float
-        Time in which a replica group copies the state from a peer [s].
-    rates : Rates
-        Prices and power of the cluster.
-    busy, waiting : float
-        Fractions of a step in which devices compute, and wait in collectives.
-    """
+    """Inputs of a job's simulation."""
 
     length: Length
+    """Number of steps."""
     savings: tuple[Saving, ...]
+    """Kinds of checkpoints, the most durable one last; may be empty."""
     paces: Mapping[int, TrainingPace]
+    """By the number of nodes; others use the next smaller one."""
     num_nodes: int
+    """Of the cluster, without spares."""
     devices_per_node: int
+    """Of the cluster, without spares."""
     recovery: Recovery
+    """Reaction to failures."""
     failures: tuple[Failures, ...]
+    """Failure processes."""
     seed: int
     heal: float = 0.0
+    """Time in which a replica group copies the state from a peer [s]."""
     rates: Rates = NO_RATES
+    """Prices and power of the cluster."""
     busy: float = 1.0
+    """Fractions of a step in which devices compute, and wait in collectives."""
     waiting: float = 0.0
+    """Fractions of a step in which devices compute, and wait in collectives."""
 
     @property
     def pace(self) -> TrainingPace:

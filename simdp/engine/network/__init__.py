@@ -58,54 +58,50 @@ class Connections:
     """Ordered pairs of vertices that exchange chunks in the groups of a part, and their routes.
 
     Each channel between two vertices is a pair of its own.
-
-    Attributes
-    ----------
-    places : ndarray, shape `(num_pairs, 3)`
-        The pairs, as places in a group: source, destination, and the channel between them.
-    src, dst : ndarray, shape `(num_pairs, num_groups)`
-        The same as vertices of the cluster.
-    links : ndarray, shape `(num_pairs, num_groups, longest)`
-        Link numbers of each route, padded with -1.
-    alpha, bandwidth : ndarray, shape `(num_pairs, num_groups)`
-        Sum of the links' latencies [s]; bandwidth of the uncontended route [bytes/s].
     """
 
     places: Ints
+    """The pairs, as places in a group: source, destination, and the channel between them; shape
+    `(num_pairs, 3)`."""
     src: Ints
+    """The same as vertices of the cluster; shape `(num_pairs, num_groups)`."""
     dst: Ints
+    """The same as vertices of the cluster; shape `(num_pairs, num_groups)`."""
     links: Ints
+    """Link numbers of each route, padded with -1; shape `(num_pairs, num_groups, longest)`."""
     alpha: Floats
+    """Sum of the links' latencies [s]; shape `(num_pairs, num_groups)`."""
     bandwidth: Floats
+    """Bandwidth of the uncontended route [bytes/s]; shape `(num_pairs, num_groups)`."""
 
 
 @dataclass(frozen=True, eq=False)
 class RoundTransfers:
-    """A round of a plan, prepared for a clock.
-
-    Attributes
-    ----------
-    pair, src, dst : ndarray
-        Index of each transfer's connection in `Connections.places`; its places.
-    chunk, to, count, stride
-        First chunk of each transfer, at its source and at its destination; number of chunks, and
-        their distance.
-    in_line : list of ndarray
-        Positions of the transfers that are first on their connections in this round, then of those
-        that are second, ...
-    once : bool
-        Whether every rank sends at most once and receives at most once.
-    """
+    """A round of a plan, prepared for a clock."""
 
     pair: Ints
+    """Index of each transfer's connection in `Connections.places`; its places."""
     src: Ints
+    """Index of each transfer's connection in `Connections.places`; its places."""
     dst: Ints
+    """Index of each transfer's connection in `Connections.places`; its places."""
     chunk: Ints
+    """First chunk of each transfer, at its source and at its destination; number of chunks, and
+    their distance."""
     to: Ints
+    """First chunk of each transfer, at its source and at its destination; number of chunks, and
+    their distance."""
     count: int | Ints
+    """First chunk of each transfer, at its source and at its destination; number of chunks, and
+    their distance."""
     stride: int
+    """First chunk of each transfer, at its source and at its destination; number of chunks, and
+    their distance."""
     in_line: list[Ints]
+    """Positions of the transfers that are first on their connections in this round, then of those
+    that are second, ..."""
     once: bool
+    """Whether every rank sends at most once and receives at most once."""
 
 
 class NetworkRoutes:

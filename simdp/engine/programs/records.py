@@ -21,24 +21,16 @@ from simdp.results.trace import COMM_LANE, COMPUTE_LANE, FIRST_STREAM_LANE, Trac
 
 
 class CallSignature(NamedTuple):
-    """A call as a rank makes it; all ranks of a group must make the same one.
-
-    Attributes
-    ----------
-    name : str
-        As in torch.distributed.
-    dtype : str
-        Of the tensors; empty if there are none.
-    shape : tuple of int
-        Of the tensor that every rank passes.
-    more : str
-        Operation, root, and other arguments that must match: ``"op=SUM"``.
-    """
+    """A call as a rank makes it; all ranks of a group must make the same one."""
 
     name: str
+    """As in torch.distributed."""
     dtype: str = ""
+    """Of the tensors; empty if there are none."""
     shape: tuple[int, ...] = ()
+    """Of the tensor that every rank passes."""
     more: str = ""
+    """Operation, root, and other arguments that must match: ``"op=SUM"``."""
 
     def __str__(self) -> str:
         tensor = f"{self.dtype}[{', '.join(map(str, self.shape))}]" if self.dtype else ""

@@ -200,37 +200,28 @@ class Messages:
 
 @dataclass
 class Worker:
-    """A rank that computes gradients.
-
-    Attributes
-    ----------
-    finished : list of float
-        End of each synchronous step [s], shared with `Updates`; empty if asynchronous.
-    last, step : int
-        The last step; its current one, of the ``batches``.
-    version : int
-        Number of updates in its weights.
-    came, is_late : float, bool
-        Arrival of its gradient at the server [s]; whether it was dropped.
-    pushing : float or None
-        Start of the push of its gradient [s].
-    lost : Losses or None
-        Its losses in the step.
-    of_update : list of MemoryChange
-        Memory changes of an update in its step.
-    """
+    """A rank that computes gradients."""
 
     rank: int
     finished: list[float]
+    """End of each synchronous step [s], shared with `Updates`; empty if asynchronous."""
     last: int
+    """The last step."""
     step: int = SETUP
+    """Its current one, of the ``batches``."""
     batches: StepBatches | None = None
     version: int = 0
+    """Number of updates in its weights."""
     came: float = 0.0
+    """Arrival of its gradient at the server [s]."""
     is_late: bool = False
+    """Whether it was dropped."""
     pushing: float | None = None
+    """Start of the push of its gradient [s]."""
     lost: Losses | None = None
+    """Its losses in the step."""
     of_update: list[MemoryChange] = field(default_factory=list)
+    """Memory changes of an update in its step."""
     _fed: int = 0
     _rows: list[tuple[str, str, float, float, float]] = field(default_factory=list)
 

@@ -85,17 +85,12 @@ class Fp16(Rounded):
 
 
 class Wrapper(Rounded):
-    """Base of the wrappers.
-
-    Attributes
-    ----------
-    hook : CommHook
-        Works on the bucket of 16 bits: `power_sgd`, `batched_power_sgd`, `none` or `noop`.
-    """
+    """Base of the wrappers."""
 
     hook: Annotated[CommHook, one_of("comm_hook", COMM_HOOKS), AfterValidator(_can_be_wrapped)] = (
         NoHook()
     )
+    """Works on the bucket of 16 bits: `power_sgd`, `batched_power_sgd`, `none` or `noop`."""
 
     def problem_with(self, workload: Workload) -> str | None:
         return self.hook.problem_with(workload)
@@ -191,13 +186,6 @@ class TopK(CommHook):
     A rank sends ``max(1, round(ratio elements))`` entries of each bucket (ties: the first). Every
     rank adds received entries in rank order. Not in torch.
 
-    Attributes
-    ----------
-    ratio : float
-        Fraction of a bucket's entries that is sent; 0 < ratio <= 1.
-    error_feedback : bool
-        Add entries that a rank has not sent to its gradients of the next step.
-
     References
     ----------
     Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; Stich,
@@ -206,7 +194,9 @@ class TopK(CommHook):
 
     kind: Literal["top_k"] = "top_k"
     ratio: Annotated[Float, Field(gt=0, le=1)] = 0.01
+    """Fraction of a bucket's entries that is sent; 0 < ratio <= 1."""
     error_feedback: Bool = True
+    """Add entries that a rank has not sent to its gradients of the next step."""
 
     def problem_with(self, workload: Workload) -> str | None:
         return refuse_loss_scale(self.kind, workload) if self.error_feedback else None
@@ -269,21 +259,6 @@ class PowerSGD(_LateHook):
         Maximum columns of P and Q: r (torch: matrix_approximation_rank).
     start_step : int
         Uncompressed steps before the first compressed one (torch: start_powerSGD_iter).
-    min_compression_rate : float
-        M, n by m, is compressed if ``(n + m) r min_compression_rate < n m``.
-    error_feedback : bool
-        Add the previous step's compression error to a rank's gradient (torch: use_error_feedback).
-    warm_start : bool
-        Begin with the previous step's Q. False draws Q anew each time.
-    orthogonalization_epsilon : float
-        Added to a column's norm before division by it. P and Q of at most 2 columns, or of 16 bits,
-        are orthonormalised column by column (Gram-Schmidt), others by a QR decomposition, which
-        ignores epsilon.
-    batch_tensors_with_same_shape : bool
-        One kernel for all matrices of a shape, which are copied together for it and back. Their
-        first Q is drawn at once, too.
-    random_seed : int
-        Seed of the first Q, drawn as torch.randn does (torch: random_seed).
 
     References
     ----------
@@ -293,11 +268,21 @@ class PowerSGD(_LateHook):
 
     kind: Literal["power_sgd"] = "power_sgd"
     min_compression_rate: Annotated[Float, Field(gt=0)] = 2.0
+    """M, n by m, is compressed if ``(n + m) r min_compression_rate < n m``."""
     error_feedback: Bool = True
+    """Add the previous step's compression error to a rank's gradient (torch:
+    use_error_feedback)."""
     warm_start: Bool = True
+    """Begin with the previous step's Q. False draws Q anew each time."""
     orthogonalization_epsilon: Annotated[Float, Field(ge=0)] = 0.0
+    """Added to a column's norm before division by it. P and Q of at most 2 columns, or of 16 bits,
+    are orthonormalised column by column (Gram-Schmidt), others by a QR decomposition, which ignores
+    epsilon."""
     batch_tensors_with_same_shape: Bool = False
+    """One kernel for all matrices of a shape, which are copied together for it and back. Their
+    first Q is drawn at once, too."""
     random_seed: Annotated[Int, Field(ge=0, lt=2**32)] = 0
+    """Seed of the first Q, drawn as torch.randn does (torch: random_seed)."""
 
     def problem_with(self, workload: Workload) -> str | None:
         if self.error_feedback or self.warm_start:
@@ -392,14 +377,17 @@ class BatchedPowerSGD(_LateHook):
     ----------
     rank : int
         Columns of P and Q (torch: matrix_approximation_rank).
-    start_step, error_feedback, warm_start, random_seed
+    start_step
         As of `PowerSGD`.
     """
 
     kind: Literal["batched_power_sgd"] = "batched_power_sgd"
     error_feedback: Bool = True
+    """As of `PowerSGD`."""
     warm_start: Bool = True
+    """As of `PowerSGD`."""
     random_seed: Annotated[Int, Field(ge=0, lt=2**32)] = 0
+    """As of `PowerSGD`."""
 
     def problem_with(self, workload: Workload) -> str | None:
         if self.error_feedback or self.warm_start:

@@ -219,18 +219,13 @@ class Python(CommHook):
     The bytes sent are those of the array, found with a bucket of zeros before the run; beyond 2^24
     elements they are scaled. Time: each half reads its input and writes its result once. The file
     runs with your rights.
-
-    Attributes
-    ----------
-    path : str
-        The file; a relative path starts from the scenario's folder.
-    name : str
-        The function.
     """
 
     kind: Literal["python"] = "python"
     path: str
+    """The file; a relative path starts from the scenario's folder."""
     name: str
+    """The function."""
 
     _file: Path | None = PrivateAttr(default=None)
     _text: str = PrivateAttr(default="")

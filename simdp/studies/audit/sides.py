@@ -143,41 +143,28 @@ def num_compared(scenario: Scenario, given: int | None) -> int:
 
 @dataclass
 class Differences:
-    """Differences of a scenario from one device.
-
-    Attributes
-    ----------
-    world_size, steps : int
-        Ranks of the scenario, and compared steps.
-    rows : list of TensorRow
-        The first step of each value at which it differs by more than rounding, in order.
-    largest : dict of (str, str) to TensorRow
-        Of each stage and value the row whose size is largest relative to its bound.
-    whole : dict of str to TensorRow
-        Of each stage the largest difference of all values together.
-    replicas_differ : int or None
-        First step after which ranks have different weights.
-    diverged : int or None
-        First step whose loss is finite on neither side.
-    batch : int
-        Samples of the first step.
-    items : (int, int)
-        Least and most items that a rank's loss averages in a step.
-    is_uneven : bool
-        Whether a mean over ranks and micro-steps is not the mean over items.
-    ledger : list of SampleRow
-    """
+    """Differences of a scenario from one device."""
 
     world_size: int
+    """Ranks of the scenario."""
     steps: int = 0
+    """Compared steps."""
     rows: list[TensorRow] = field(default_factory=list)
+    """The first step of each value at which it differs by more than rounding, in order."""
     largest: dict[tuple[str, str], TensorRow] = field(default_factory=dict)
+    """Of each stage and value the row whose size is largest relative to its bound."""
     whole: dict[str, TensorRow] = field(default_factory=dict)
+    """Of each stage the largest difference of all values together."""
     replicas_differ: int | None = None
+    """First step after which ranks have different weights."""
     diverged: int | None = None
+    """First step whose loss is finite on neither side."""
     batch: int = 0
+    """Samples of the first step."""
     items: tuple[int, int] = (0, 0)
+    """Least and most items that a rank's loss averages in a step."""
     is_uneven: bool = False
+    """Whether a mean over ranks and micro-steps is not the mean over items."""
     ledger: list[SampleRow] = field(default_factory=list)
 
     @property

@@ -30,26 +30,17 @@ PROBABILITY = re.compile(r"dropout|pdrop|drop_path|drop_rate")
 
 
 class Suspect(NamedTuple):
-    """An option, and the changes that undo it.
-
-    Attributes
-    ----------
-    cause : Cause or LegitimateCause
-    key : str
-        Dotted key of the option.
-    text : str
-        A sentence: what it does.
-    without : dict of str to value
-        Dotted keys and values; those of ``strategy`` as a whole come first.
-    is_last : bool
-        Whether it is tried only after all others, since its changes undo more than this option.
-    """
+    """An option, and the changes that undo it."""
 
     cause: Cause | LegitimateCause
     key: str
+    """Dotted key of the option."""
     text: str
+    """A sentence: what it does."""
     without: Changes
+    """Dotted keys and values; those of ``strategy`` as a whole come first."""
     is_last: bool = False
+    """Whether it is tried only after all others, since its changes undo more than this option."""
 
     def hides(self, other: Suspect) -> bool:
         """Whether it replaces the strategy by one without the other's options."""

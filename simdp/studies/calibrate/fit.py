@@ -64,29 +64,23 @@ class Constant:
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of a fit.
-
-    Attributes
-    ----------
-    constants, values : tuple of Constant, ndarray of shape `(num_constants,)`
-        Fitted constants and their best values.
-    predicted, errors : ndarray, shape `(num_points,)`
-        Times with these values [s]; predicted over measured, less 1.
-    noise : float
-        Root mean square of the logarithmic errors, at least `LEAST_NOISE`.
-    jacobian : ndarray, shape `(num_points, num_constants)`
-        Derivatives of the times' logarithms by the constants' logarithms.
-    covariance : ndarray, shape `(num_constants, num_constants)`
-        Of the logarithms of the constants.
-    """
+    """Result of a fit."""
 
     constants: tuple[Constant, ...]
+    """Fitted constants and their best values; shape `(num_constants,)`."""
     values: Floats
+    """Fitted constants and their best values; shape `(num_constants,)`."""
     predicted: Floats
+    """Times with these values [s]; shape `(num_points,)`."""
     errors: Floats
+    """Predicted over measured, less 1; shape `(num_points,)`."""
     noise: float
+    """Root mean square of the logarithmic errors, at least `LEAST_NOISE`."""
     jacobian: Floats
+    """Derivatives of the times' logarithms by the constants' logarithms; shape `(num_points,
+    num_constants)`."""
     covariance: Floats
+    """Of the logarithms of the constants; shape `(num_constants, num_constants)`."""
 
     @property
     def residual(self) -> float:

@@ -338,25 +338,18 @@ class OneUpdate(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """Times per unit of work at many points.
-
-    Attributes
-    ----------
-    calls : dict of str to ndarray, shape `(num_calls, num_points)`
-        Forward, backward and tail of each call [s].
-    beside : ndarray, shape `(NUM_BESIDE, num_points)`
-        Seconds per unit of each column `BYTES` ... `KERNELS`.
-    message, first : ndarray, shape `(num_points,)`
-        Before each collective, and at the beginning of a step [s].
-    collective : callable
-        Least time of a collective, shape `(num_points,)` [s].
-    """
+    """Times per unit of work at many points."""
 
     calls: Mapping[str, Floats]
+    """Forward, backward and tail of each call [s]; shape `(num_calls, num_points)`."""
     beside: Floats
+    """Seconds per unit of each column `BYTES` ... `KERNELS`; shape `(NUM_BESIDE, num_points)`."""
     message: Floats
+    """Before each collective, and at the beginning of a step [s]; shape `(num_points,)`."""
     first: Floats
+    """Before each collective, and at the beginning of a step [s]; shape `(num_points,)`."""
     collective: Callable[[LaunchedCollective], Floats]
+    """Least time of a collective, shape `(num_points,)` [s]."""
 
 
 class StepDemand:

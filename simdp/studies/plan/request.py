@@ -332,30 +332,24 @@ MAX_POINTS = 500_000  # most points that are all bounded; larger spaces are samp
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Options of ``python -m simdp plan``.
-
-    Attributes
-    ----------
-    goal : str
-        A key of `GOALS`.
-    deadline, budget, energy, memory : float or None
-        Limits of the whole job [s], [USD], [kWh]; of a rank's peak [bytes].
-    choices : mapping of str to sequence
-        Dotted keys, or ``nodes``, and their values; by default `usual_choices`.
-    global_batch : int or None
-        Samples of a step; by default the scenario's.
-    sure : float or None
-        Least probability of meeting deadline, budget and energy, from 0.5; None compares means.
-    """
+    """Options of ``python -m simdp plan``."""
 
     goal: str = "cheapest"
+    """A key of `GOALS`."""
     deadline: float | None = None
+    """Limits of the whole job [s], [USD], [kWh]; of a rank's peak [bytes]."""
     budget: float | None = None
+    """Limits of the whole job [s], [USD], [kWh]; of a rank's peak [bytes]."""
     energy: float | None = None
+    """Limits of the whole job [s], [USD], [kWh]; of a rank's peak [bytes]."""
     memory: float | None = None
+    """Limits of the whole job [s], [USD], [kWh]; of a rank's peak [bytes]."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Dotted keys, or ``nodes``, and their values; by default `usual_choices`."""
     global_batch: int | None = None
+    """Samples of a step; by default the scenario's."""
     sure: float | None = None
+    """Least probability of meeting deadline, budget and energy, from 0.5; None compares means."""
 
     @property
     def limits(self) -> dict[str, float]:

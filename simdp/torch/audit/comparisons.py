@@ -258,18 +258,12 @@ def _spots(mine: Contents, known: Contents) -> dict[str, tuple[str, int]]:
 
 
 class Difference(NamedTuple):
-    """Differences of two runs.
-
-    Attributes
-    ----------
-    rows : list of TensorRow
-        All compared tensors with a difference above rounding, in the order of steps and stages.
-    size : float
-        Largest relative difference of a tensor, anywhere.
-    """
+    """Differences of two runs."""
 
     rows: list[TensorRow]
+    """All compared tensors with a difference above rounding, in the order of steps and stages."""
     size: float
+    """Largest relative difference of a tensor, anywhere."""
     bound: float  # of the first row; else the largest
     sizes: dict[tuple[int, str, str], float]  # of all tensors, by step, stage and name
     compared: int = 0  # gradients

@@ -39,21 +39,14 @@ UNUSED = "Expected to have finished reduction in the prior iteration"
 
 @dataclass
 class Investigation:
-    """Runs of a program, and what was found.
-
-    Parameters
-    ----------
-    runner : Runner
-        Runs the program.
-    runs : dict of int to Run
-        The run at each number of ranks, as the script is written.
-    exact : bool
-        Whether runs compute in float64.
-    """
+    """Runs of a program, and what was found."""
 
     runner: Runner
+    """Runs the program."""
     runs: dict[int, Run]
+    """The run at each number of ranks, as the script is written."""
     exact: bool = False
+    """Whether runs compute in float64."""
     views: dict[int, RunView] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     experiments: list[Experiment] = field(default_factory=list)

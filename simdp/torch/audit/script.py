@@ -30,47 +30,33 @@ ENVIRONMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 @dataclass(frozen=True)
 class ScriptAudit:
-    """What is audited, and how.
-
-    Parameters
-    ----------
-    script : str
-        Path of a script, or a module's dotted name.
-    arguments : tuple of str
-        The script's.
-    ranks : tuple of int
-        Numbers of ranks; the runs on more are compared with that on the fewest.
-    resume_ranks : tuple of int, optional
-        Ranks before and after resuming; default: the fewest above 1, twice.
-    exact : bool
-        Whether to compute in float64.
-    allow : tuple of str
-        Causes that are intended.
-    batch_arg : str, optional
-        Arguments that give a rank's samples, with ``{per_rank}``, ``{global_batch}`` or
-        ``{ranks}``; or an environment variable, as ``BATCH={per_rank}``.
-    save_arg, resume_arg : str, optional
-        Arguments with ``{checkpoint}``.
-    at_step : int, optional
-        Step after which the script is stopped; default: at its first checkpoint.
-    max_steps : int
-        Optimizer steps to compare.
-    module : bool
-        Whether ``script`` is a module's name.
-    """
+    """What is audited, and how."""
 
     script: str
+    """Path of a script, or a module's dotted name."""
     arguments: tuple[str, ...] = ()
+    """The script's."""
     ranks: tuple[int, ...] = (1, 2, 4)
+    """Numbers of ranks; the runs on more are compared with that on the fewest."""
     resume_ranks: tuple[int, int] | None = None
+    """Ranks before and after resuming; default: the fewest above 1, twice."""
     exact: bool = False
+    """Whether to compute in float64."""
     allow: tuple[str, ...] = ()
+    """Causes that are intended."""
     batch_arg: str | None = None
+    """Arguments that give a rank's samples, with ``{per_rank}``, ``{global_batch}`` or ``{ranks}``;
+    or an environment variable, as ``BATCH={per_rank}``."""
     save_arg: str | None = None
+    """Arguments with ``{checkpoint}``."""
     resume_arg: str | None = None
+    """Arguments with ``{checkpoint}``."""
     at_step: int | None = None
+    """Step after which the script is stopped; default: at its first checkpoint."""
     max_steps: int = STEPS
+    """Optimizer steps to compare."""
     module: bool = False
+    """Whether ``script`` is a module's name."""
 
 
 def audit_script(request: ScriptAudit) -> AuditReport:

@@ -76,15 +76,10 @@ class Dataset(Spec):
 
 
 class Synthetic(Dataset):
-    """Base of datasets drawn from the scenario's seed, in the model's shapes.
-
-    Attributes
-    ----------
-    num_samples : int
-        Samples of an epoch.
-    """
+    """Base of datasets drawn from the scenario's seed, in the model's shapes."""
 
     num_samples: Int = Field(1024, ge=1, le=10**9)
+    """Samples of an epoch."""
 
     def length(self, base: Path) -> int:
         return self.num_samples
@@ -136,20 +131,14 @@ NUM_SAMPLES = 1024
 
 
 class NoData(Dataset):
-    """For timing only: every step is full, with samples of full or of drawn lengths.
-
-    Attributes
-    ----------
-    lengths : Lengths or None
-        Distribution of the samples' lengths; by default all have the model's full length. A
-        micro-batch is padded to its longest sample.
-    num_samples : int or None
-        Samples of an epoch, with lengths; 1,024 by default.
-    """
+    """For timing only: every step is full, with samples of full or of drawn lengths."""
 
     kind: Literal["none"] = "none"
     lengths: AnyLengths | None = None
+    """Distribution of the samples' lengths; by default all have the model's full length. A
+    micro-batch is padded to its longest sample."""
     num_samples: Int | None = Field(None, ge=1, le=10**9)
+    """Samples of an epoch, with lengths; 1,024 by default."""
 
     usual_loss: ClassVar[str] = "none"
 
@@ -272,36 +261,24 @@ AnyLengths = Annotated[Lengths, one_of("lengths", LENGTHS)]
 
 
 class LengthQuantile(Spec):
-    """A point of the distribution.
-
-    Attributes
-    ----------
-    quantile : float
-        Share of the samples that are at most as long.
-    length : int
-        Length [tokens].
-    """
+    """A point of the distribution."""
 
     quantile: Float = Field(ge=0, le=1)
+    """Share of the samples that are at most as long."""
     length: Int = Tokens
+    """Length [tokens]."""
 
 
 class EmpiricalLengths(Lengths):
-    """Lengths drawn from a measured distribution.
-
-    Attributes
-    ----------
-    quantiles : list of LengthQuantile or None
-        In ascending order, from quantile 0, the shortest sample, to 1, the longest; interpolated
-        linearly.
-    path : str or None
-        Instead, a CSV file with the columns ``length`` and ``count``, relative to the scenario
-        file.
-    """
+    """Lengths drawn from a measured distribution."""
 
     kind: Literal["empirical"] = "empirical"
     quantiles: Annotated[list[LengthQuantile], Field(min_length=2)] | None = None
+    """In ascending order, from quantile 0, the shortest sample, to 1, the longest; interpolated
+    linearly."""
     path: str | None = None
+    """Instead, a CSV file with the columns ``length`` and ``count``, relative to the scenario
+    file."""
 
     @model_validator(mode="after")
     def _is_clear(self) -> Self:
@@ -366,16 +343,11 @@ def _counted(path: Path) -> tuple[Floats, Floats]:
 
 
 class Fixed(Lengths):
-    """Every sample has ``length`` tokens.
-
-    Attributes
-    ----------
-    length : int
-        Tokens.
-    """
+    """Every sample has ``length`` tokens."""
 
     kind: Literal["fixed"] = "fixed"
     length: Int = Tokens
+    """Tokens."""
 
     def shortest(self, base: Path) -> int:
         return self.length
@@ -388,28 +360,19 @@ class Fixed(Lengths):
 
 
 class LognormalLengths(Lengths):
-    """``exp(mu + sigma z)`` with a standard normal z, clipped to a range and rounded.
-
-    Attributes
-    ----------
-    mu : float or None
-        Mean of the logarithm of the length.
-    median : float or None
-        Median of the length, instead of ``mu``, its logarithm.
-    sigma : float
-        Standard deviation of the logarithm.
-    min : int
-        Fewest tokens of a sample.
-    max : int or None
-        Most tokens; by default the model's maximum.
-    """
+    """``exp(mu + sigma z)`` with a standard normal z, clipped to a range and rounded."""
 
     kind: Literal["lognormal"] = "lognormal"
     mu: Float | None = Field(None, ge=0, le=14)
+    """Mean of the logarithm of the length."""
     median: Float | None = Field(None, ge=1, le=LONGEST)
+    """Median of the length, instead of ``mu``, its logarithm."""
     sigma: Float = Field(ge=0)
+    """Standard deviation of the logarithm."""
     min: Int = Field(1, ge=1, le=LONGEST)
+    """Fewest tokens of a sample."""
     max: Int | None = Field(None, ge=1, le=LONGEST)
+    """Most tokens; by default the model's maximum."""
 
     @model_validator(mode="after")
     def _is_clear(self) -> Self:
@@ -434,17 +397,13 @@ class LognormalLengths(Lengths):
 
 
 class Uniform(Lengths):
-    """Whole numbers from ``min`` to ``max``.
-
-    Attributes
-    ----------
-    min, max : int
-        Fewest and most tokens of a sample.
-    """
+    """Whole numbers from ``min`` to ``max``."""
 
     kind: Literal["uniform"] = "uniform"
     min: Int = Tokens
+    """Fewest and most tokens of a sample."""
     max: Int = Tokens
+    """Fewest and most tokens of a sample."""
 
     @model_validator(mode="after")
     def _rises(self) -> Self:

@@ -26,15 +26,11 @@ class Npz(Dataset):
     """``{kind: npz, path: data.npz}``; the path is relative to the scenario file.
 
     The default loss is ``cross_entropy`` if y has whole numbers, else ``mse``.
-
-    Attributes
-    ----------
-    path : str
-        A file with the arrays of the model's inputs and y, with the samples as first axis.
     """
 
     kind: Literal["npz"] = "npz"
     path: str
+    """A file with the arrays of the model's inputs and y, with the samples as first axis."""
 
     @classmethod
     def loss_of(cls, given: object, base: Path) -> str:
@@ -180,21 +176,15 @@ class Csv(Dataset):
     too, numbered in alphabetical order. The default loss is ``cross_entropy`` for these, and
     ``mse`` for labels with a decimal point. With ``mse``, ``l1`` and the like, whole numbers are
     targets.
-
-    Attributes
-    ----------
-    path : str
-        A file of at most 64 MiB; store a larger one as ``npz``.
-    label : str
-        The column of the targets.
-    features : list of str, optional
-        The columns of the model's input x, in this order; by default all but ``label``.
     """
 
     kind: Literal["csv"] = "csv"
     path: str
+    """A file of at most 64 MiB; store a larger one as ``npz``."""
     label: str
+    """The column of the targets."""
     features: tuple[str, ...] | None = Field(None, min_length=1)
+    """The columns of the model's input x, in this order; by default all but ``label``."""
 
     @classmethod
     def loss_of(cls, given: object, base: Path) -> str:

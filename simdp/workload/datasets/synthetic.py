@@ -233,16 +233,13 @@ class Digits(Sequences):
 
     With padding 0, the digits are the tokens 1 ... 10 of x, and the words 3 ... 12 of tgt and y,
     after the begin token, 1, and the end token, 2.
-
-    Attributes
-    ----------
-    min_digits, max_digits : int
-        Range of the random number of digits of a sample.
     """
 
     kind: Literal["digits"] = "digits"
     min_digits: Int = Field(1, ge=1, le=10**4)
+    """Range of the random number of digits of a sample."""
     max_digits: Int = Field(6, ge=1, le=10**4)
+    """Range of the random number of digits of a sample."""
 
     @model_validator(mode="after")
     def _digits_are_a_range(self) -> Self:
@@ -313,27 +310,19 @@ class Tokens(Sequences):
     A language model learns that mostly the next token follows by number; a classifier that half of
     a sample's tokens are, by number modulo the classes, those of its class; a model with ``tgt`` to
     reverse x.
-
-    Attributes
-    ----------
-    sequence_length : int or None
-        Tokens of the longest samples; by default the model's maximum, or 32.
-    min_length : int or None
-        Fewest tokens of a sample: lengths are uniform from here to ``sequence_length``.
-    median_length : int or None
-        Lengths are log-normal around this median instead, clipped to the same range.
-    sigma : float or None
-        Standard deviation of the logarithm of the length; 0.5 with a median.
-    lengths : Lengths or None
-        Distribution of the lengths, instead of these four.
     """
 
     kind: Literal["tokens"] = "tokens"
     sequence_length: Int | None = Field(None, ge=1, le=10**6)
+    """Tokens of the longest samples; by default the model's maximum, or 32."""
     min_length: Int | None = Field(None, ge=1, le=10**6)
+    """Fewest tokens of a sample: lengths are uniform from here to ``sequence_length``."""
     median_length: Int | None = Field(None, ge=1, le=10**6)
+    """Lengths are log-normal around this median instead, clipped to the same range."""
     sigma: Float | None = Field(None, ge=0)
+    """Standard deviation of the logarithm of the length; 0.5 with a median."""
     lengths: AnyLengths | None = None
+    """Distribution of the lengths, instead of these four."""
 
     @model_validator(mode="after")
     def _lengths_are_clear(self) -> Self:

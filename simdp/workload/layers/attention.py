@@ -53,17 +53,7 @@ BACKWARD_PRODUCTS = 2.5
 
 
 class AttentionWork(NamedTuple):
-    """Sizes of attention on one sample; ``depth`` is the number of features of a head.
-
-    Attributes
-    ----------
-    pairs : float
-        Query-key pairs that the mask allows, per head.
-    dropout : bool
-        Whether attention weights are dropped.
-    upcast : bool
-        Whether softmax runs in float32 if the rest has 16 bits.
-    """
+    """Sizes of attention on one sample; ``depth`` is the number of features of a head."""
 
     queries: int
     keys: int
@@ -71,8 +61,11 @@ class AttentionWork(NamedTuple):
     num_heads: int
     num_kv_heads: int
     pairs: float
+    """Query-key pairs that the mask allows, per head."""
     dropout: bool
+    """Whether attention weights are dropped."""
     upcast: bool
+    """Whether softmax runs in float32 if the rest has 16 bits."""
 
     @property
     def width(self) -> int:
@@ -268,24 +261,16 @@ class AttentionParts(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """Mask and bias of the scores.
-
-    Attributes
-    ----------
-    causal : bool
-        Whether a query sees no key after its own position.
-    window : int or None
-        Number of keys that it then sees; all by default.
-    bias : ndarray or None
-        Added to the scores of each head's keys, shape `(kv_heads, heads of each, keys)`.
-    hidden : ndarray or None
-        -inf for the padding keys of a sample, else 0, shape `(batch, keys)`.
-    """
+    """Mask and bias of the scores."""
 
     causal: bool
+    """Whether a query sees no key after its own position."""
     window: int | None
+    """Number of keys that it then sees; all by default."""
     bias: Array | None
+    """Added to the scores of each head's keys, shape `(kv_heads, heads of each, keys)`."""
     hidden: Array | None
+    """-inf for the padding keys of a sample, else 0, shape `(batch, keys)`."""
 
 
 class _Block(NamedTuple):
@@ -426,34 +411,6 @@ class Attention(Layer):
     packed; or all three separately. With ``pad_id``, the keys' tokens come last. A query without
     visible keys gets zeros, as in torch.
 
-    Attributes
-    ----------
-    num_heads : int
-        Heads, each with an equal part of the width.
-    num_kv_heads : int or None
-        Heads of keys and values, each shared by equally many heads of the queries; by default as
-        many. Ainslie et al., "GQA", arXiv 2305.13245.
-    causal : bool
-        Whether a query sees only keys up to its own position.
-    window : int or None
-        Number of keys that a causal query sees, its own the last; all by default.
-    alibi : float or None
-        Adds to each score the distance of its key times a slope of the head, down to ``2^-alibi``;
-        see `distances`.
-    dropout : float
-        Probability that a weight is dropped, drawn per sample.
-    pad_id : int or None
-        Keys of this token are masked.
-    interleaved : bool
-        Whether one packed input holds each head's query, key and value together, as in GPT-NeoX,
-        instead of all queries before all keys and values.
-    implementation : {"eager", "flash"}
-        Kernel by kernel, with all weights in memory; or one kernel in each direction that keeps one
-        number per row and recomputes scores, as torch's flash and memory-efficient kernels do (Dao,
-        arXiv 2307.08691). Both give the same numbers.
-    upcast : bool
-        Whether an eager softmax runs in float32 where the rest has 16 bits, as in transformers.
-
     References
     ----------
     Vaswani et al., "Attention is all you need", NIPS 2017, section 3.2.
@@ -461,15 +418,30 @@ class Attention(Layer):
 
     kind: Literal["attention"] = "attention"
     num_heads: Int = Field(ge=1)
+    """Heads, each with an equal part of the width."""
     num_kv_heads: Int | None = Field(None, ge=1)
+    """Heads of keys and values, each shared by equally many heads of the queries; by default as
+    many. Ainslie et al., "GQA", arXiv 2305.13245."""
     causal: Bool = False
+    """Whether a query sees only keys up to its own position."""
     window: Int | None = Field(None, ge=1)
+    """Number of keys that a causal query sees, its own the last; all by default."""
     alibi: Float | None = Field(None, gt=0)
+    """Adds to each score the distance of its key times a slope of the head, down to ``2^-alibi``;
+    see `distances`."""
     dropout: Float = Field(0.0, ge=0, le=1)
+    """Probability that a weight is dropped, drawn per sample."""
     pad_id: Int | None = None
+    """Keys of this token are masked."""
     interleaved: Bool = False
+    """Whether one packed input holds each head's query, key and value together, as in GPT-NeoX,
+    instead of all queries before all keys and values."""
     implementation: Implementation = "eager"
+    """Kernel by kernel, with all weights in memory; or one kernel in each direction that keeps one
+    number per row and recomputes scores, as torch's flash and memory-efficient kernels do (Dao,
+    arXiv 2307.08691). Both give the same numbers."""
     upcast: Bool = False
+    """Whether an eager softmax runs in float32 where the rest has 16 bits, as in transformers."""
 
     family = "attention"
     autocast = "lower"
@@ -682,28 +654,19 @@ def _product_sums(left: Array, right: Array, out: Array) -> None:
 
 
 class MultiheadAttention(Module):
-    """Projections to queries, keys and values, attention, and an output projection.
-
-    Attributes
-    ----------
-    embed_dim : int
-        Width of a token.
-    num_heads : int
-        Heads, each with an equal part of the width.
-    dropout : float
-        Share of the attention weights that are dropped.
-    bias : bool
-        Whether the projections have one.
-    mask : {"none", "causal"}
-        Whether a query sees only keys up to its own position.
-    """
+    """Projections to queries, keys and values, attention, and an output projection."""
 
     kind: Literal["multihead_attention"] = "multihead_attention"
     embed_dim: Int = Field(ge=1, le=10**8)
+    """Width of a token."""
     num_heads: Int = Field(ge=1)
+    """Heads, each with an equal part of the width."""
     dropout: Float = Field(0.0, ge=0, le=1)
+    """Share of the attention weights that are dropped."""
     bias: Bool = True
+    """Whether the projections have one."""
     mask: Literal["none", "causal"] = "none"
+    """Whether a query sees only keys up to its own position."""
 
     most_inputs: ClassVar[int] = 2
 
@@ -782,15 +745,6 @@ class T5Attention(Layer):
     With ``pad_id``, the keys' tokens come last. The layers of a stack share one bias, which the
     first of them looks up. The other fields are those of `Attention`.
 
-    Attributes
-    ----------
-    bias : str
-        Name of the bias's weight, shape `(num_buckets, num_heads)`; empty for none.
-    looks_up : bool
-        Whether this layer is the first, which pays for the lookup of the bias.
-    num_buckets, max_distance : int
-        Number of distance buckets; distance from which all fall into the last one.
-
     References
     ----------
     Raffel et al., "Exploring the limits of transfer learning with a unified text-to-text
@@ -801,9 +755,13 @@ class T5Attention(Layer):
     num_heads: Int = Field(ge=1)
     causal: Bool = False
     bias: str = ""
+    """Name of the bias's weight, shape `(num_buckets, num_heads)`; empty for none."""
     looks_up: Bool = True
+    """Whether this layer is the first, which pays for the lookup of the bias."""
     num_buckets: Int = Field(32, ge=4)
+    """Number of distance buckets."""
     max_distance: Int = Field(128, ge=2)
+    """Distance from which all fall into the last one."""
     dropout: Float = Field(0.0, ge=0, le=1)
     pad_id: Int | None = None
 

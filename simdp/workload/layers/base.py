@@ -108,27 +108,18 @@ Padding3 = Annotated[Extents | str, ExtentsOf(3, 0, "same", "valid")]
 
 @dataclass(frozen=True)
 class Initial:
-    """Initial values of a tensor; made by `uniform`, `normal`, `constant` and their like.
-
-    Attributes
-    ----------
-    kind : {"constant", "normal", "uniform", "copy"}
-        Distribution, or a copy of another parameter.
-    size : float
-        The constant, the standard deviation, or the bound on both sides of 0.
-    zero_row : int or None
-        Row that is set to 0.
-    within : float or None
-        Bound of a truncated normal: values beyond ``+-within`` are drawn again.
-    of : str
-        Name of the parameter to copy, as torch does with copy.deepcopy of a module.
-    """
+    """Initial values of a tensor; made by `uniform`, `normal`, `constant` and their like."""
 
     kind: Literal["constant", "normal", "uniform", "copy"]
+    """Distribution, or a copy of another parameter."""
     size: float
+    """The constant, the standard deviation, or the bound on both sides of 0."""
     zero_row: int | None = None
+    """Row that is set to 0."""
     within: float | None = None
+    """Bound of a truncated normal: values beyond ``+-within`` are drawn again."""
     of: str = ""
+    """Name of the parameter to copy, as torch does with copy.deepcopy of a module."""
 
     def draw_as_torch(self, generator: TorchGenerator, shape: tuple[int, ...], dtype: str) -> Array:
         """Draw the numbers that torch draws from this generator."""
@@ -219,20 +210,14 @@ class Parameter(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """Tensor that is stored but not trained, such as a running mean.
-
-    Attributes
-    ----------
-    value : float
-        Initial value of every element.
-    integer : bool
-        int64 instead of the workload's dtype.
-    """
+    """Tensor that is stored but not trained, such as a running mean."""
 
     name: str
     shape: tuple[int, ...]
     value: float
+    """Initial value of every element."""
     integer: bool = False
+    """int64 instead of the workload's dtype."""
 
     @property
     def num_elements(self) -> int:
@@ -265,24 +250,16 @@ class ShapeError(ValueError):
 
 
 class Kernel(NamedTuple):
-    """Cost of one kernel.
-
-    Attributes
-    ----------
-    flops : float
-        Floating-point operations per sample; a multiply-add counts as two.
-    nbytes : float
-        Bytes read and written in device memory per sample, each tensor once.
-    fixed : float
-        Bytes per launch that do not depend on the number of samples, such as weights.
-    misaligned : float
-        1 for a product of matrices whose rows are no multiple of `ALIGNMENT` bytes, else 0.
-    """
+    """Cost of one kernel."""
 
     flops: float
+    """Floating-point operations per sample; a multiply-add counts as two."""
     nbytes: float
+    """Bytes read and written in device memory per sample, each tensor once."""
     fixed: float = 0.0
+    """Bytes per launch that do not depend on the number of samples, such as weights."""
     misaligned: float = 0.0
+    """1 for a product of matrices whose rows are no multiple of `ALIGNMENT` bytes, else 0."""
 
 
 ALIGNMENT = 16
@@ -292,56 +269,38 @@ multiples of it (NVIDIA, "Matrix multiplication background", user's guide, secti
 
 
 class Kept(NamedTuple):
-    """Values kept from forward for backward; a value kept by several layers counts once.
-
-    Attributes
-    ----------
-    inputs : tuple of int
-        Positions of the inputs kept.
-    output : bool
-        Whether the output is kept.
-    nbytes : float
-        Bytes per sample kept besides these.
-    fixed : float
-        Bytes kept per micro-batch, independent of the number of samples.
-    """
+    """Values kept from forward for backward; a value kept by several layers counts once."""
 
     inputs: tuple[int, ...] = ()
+    """Positions of the inputs kept."""
     output: bool = False
+    """Whether the output is kept."""
     nbytes: float = 0.0
+    """Bytes per sample kept besides these."""
     fixed: float = 0.0
+    """Bytes kept per micro-batch, independent of the number of samples."""
 
 
 @dataclass
 class Pass:
-    """One rank's forward and backward over a micro-batch.
-
-    Attributes
-    ----------
-    parameters : mapping of str to ndarray
-        The rank's weights by torch name.
-    buffers : dict of str to ndarray
-        The rank's buffers; layers may change them in place.
-    gradients : dict of str to ndarray
-        Gradients that backward has computed so far.
-    into : mapping of str to ndarray
-        Arrays to write gradients into instead of new ones; their content is lost.
-    samples : ndarray, shape `(batch,)`
-        Numbers of the samples, for random numbers that belong to a sample.
-    seed, step : int
-        Seed of the scenario; number of the optimizer step.
-    pauses : bool
-        Whether to yield `PAUSE` before each call, so that weights can be gathered and freed.
-    """
+    """One rank's forward and backward over a micro-batch."""
 
     parameters: Parameters
+    """The rank's weights by torch name."""
     buffers: dict[str, Array] = field(default_factory=dict)
+    """The rank's buffers; layers may change them in place."""
     gradients: dict[str, Array] = field(default_factory=dict)
+    """Gradients that backward has computed so far."""
     into: Parameters = field(default_factory=lambda: NO_ARRAYS)
+    """Arrays to write gradients into instead of new ones; their content is lost."""
     samples: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Numbers of the samples, for random numbers that belong to a sample; shape `(batch,)`."""
     seed: int = 0
+    """Seed of the scenario."""
     step: int = 0
+    """Number of the optimizer step."""
     pauses: bool = False
+    """Whether to yield `PAUSE` before each call, so that weights can be gathered and freed."""
 
     def room(self, name: str) -> Array:
         """Array to write a parameter's gradient into; its content is undefined."""
@@ -366,20 +325,14 @@ class Pass:
 
 
 class Module(Spec):
-    """Base of layers and of blocks of several layers.
-
-    Attributes
-    ----------
-    name : str
-        Path in the model; prefix of the parameters' names.
-    inputs : tuple of str or None
-        In `Sequential`: names of the layers that feed it, or ``input``; by default the layer
-        before.
-    """
+    """Base of layers and of blocks of several layers."""
 
     kind: str
     name: str = ""
+    """Path in the model; prefix of the parameters' names."""
     inputs: tuple[str, ...] | None = Field(None, min_length=1)
+    """In `Sequential`: names of the layers that feed it, or ``input``; by default the layer
+    before."""
 
     most_inputs: ClassVar[int | None] = 1
     """Maximum number of inputs; None for any number."""
@@ -872,31 +825,21 @@ class Call:
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """Layers of a model and their connections.
-
-    Attributes
-    ----------
-    inputs : tuple of str
-        Arrays of the dataset, such as ``("x",)``.
-    registered : tuple of Layer
-        Layers in torch's order of registration; some may never be called.
-    calls : tuple of Call
-        In the order of forward.
-    outputs : tuple of (Value, float)
-        Inputs of the loss, each with the weight of its loss: 1 for a single one.
-    frozen : frozenset of str
-        Names of the parameters with ``requires_grad=False``.
-    draws : tuple of Parameter
-        Tensors that torch's constructors fill, in their order; the last value of a parameter
-        counts.
-    """
+    """Layers of a model and their connections."""
 
     inputs: tuple[str, ...]
+    """Arrays of the dataset, such as ``("x",)``."""
     registered: tuple[Layer, ...]
+    """Layers in torch's order of registration; some may never be called."""
     calls: tuple[Call, ...]
+    """In the order of forward."""
     outputs: tuple[tuple[Value, float], ...]
+    """Inputs of the loss, each with the weight of its loss: 1 for a single one."""
     frozen: frozenset[str] = frozenset()
+    """Names of the parameters with ``requires_grad=False``."""
     draws: tuple[Parameter, ...] = ()
+    """Tensors that torch's constructors fill, in their order; the last value of a parameter
+    counts."""
 
     @property
     def family(self) -> Family:

@@ -78,30 +78,21 @@ Synced = tuple[Normalised, float]
 
 
 class BatchNormSettings(KeepsInput):
-    """Arguments, tensors and costs shared by all batch norms; the channels are axis 1.
-
-    Attributes
-    ----------
-    num_features : int
-        Channels.
-    eps : float
-        Added to the variance.
-    momentum : float or None
-        Weight of the new batch in the running statistics; None averages over all batches.
-    affine : bool
-        Whether each channel has a weight and a bias.
-    track_running_stats : bool
-        Whether to keep running statistics for evaluation.
-    """
+    """Arguments, tensors and costs shared by all batch norms; the channels are axis 1."""
 
     sample_axes: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     """Allowed numbers of axes of a sample, including the channels."""
 
     num_features: Int = Field(ge=1)
+    """Channels."""
     eps: Float = Field(1e-5, ge=0)
+    """Added to the variance."""
     momentum: Float | None = Field(0.1, ge=0, le=1)
+    """Weight of the new batch in the running statistics; None averages over all batches."""
     affine: Bool = True
+    """Whether each channel has a weight and a bias."""
     track_running_stats: Bool = True
+    """Whether to keep running statistics for evaluation."""
 
     def parameters(self) -> list[Parameter]:
         if not self.affine:
@@ -296,25 +287,18 @@ class BatchNorm3d(BatchNorm):
 
 
 class InstanceNorm(ChannelGroups):
-    """Base: norm over the pixels of each channel of each sample (arXiv 1607.08022).
-
-    Attributes
-    ----------
-    num_features : int
-        Channels.
-    momentum : float or None
-        Weight of the new batch in the running statistics; None leaves them unchanged.
-    track_running_stats : bool
-        Whether to keep running statistics for evaluation.
-    """
+    """Base: norm over the pixels of each channel of each sample (arXiv 1607.08022)."""
 
     axes: ClassVar[int]
     """Spatial axes of a sample."""
 
     num_features: Int = Field(ge=1, le=10**8)
+    """Channels."""
     affine: Bool = False
     momentum: Float | None = Field(0.1, ge=0, le=1)
+    """Weight of the new batch in the running statistics; None leaves them unchanged."""
     track_running_stats: Bool = False
+    """Whether to keep running statistics for evaluation."""
 
     @property
     def channels(self) -> int:

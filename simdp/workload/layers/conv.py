@@ -58,24 +58,20 @@ from simdp.workload.layers.tensor_ops import Margin, Padding, Size
 
 @dataclass(frozen=True)
 class ConvWindow:
-    """Window that slides over an image.
-
-    Attributes
-    ----------
-    kernel, stride, dilation : tuple of int
-        As torch's arguments, one length for each axis.
-    before, after : tuple of int
-        Padding before and after the image along each axis.
-    ceil : bool
-        Whether a last window may extend beyond the end; it must begin on the image or before it.
-    """
+    """Window that slides over an image."""
 
     kernel: Extents
+    """As torch's arguments, one length for each axis."""
     stride: Extents
+    """As torch's arguments, one length for each axis."""
     dilation: Extents
+    """As torch's arguments, one length for each axis."""
     before: Extents
+    """Padding before and after the image along each axis."""
     after: Extents
+    """Padding before and after the image along each axis."""
     ceil: bool = False
+    """Whether a last window may extend beyond the end; it must begin on the image or before it."""
 
     @property
     def reach(self) -> Extents:
@@ -367,20 +363,18 @@ class Convolution(AnyConvolution):
     ----------
     in_channels, out_channels : int
         Channels of input and output.
-    kernel_size, stride, dilation : tuple of int
+    kernel_size, stride : tuple of int
         One length for each axis; in YAML one number applies to all.
-    padding : tuple of int or {"same", "valid"}
-        Zeros at each side; "same" keeps the image's size, "valid" is 0.
-    groups : int
-        Groups of channels that are convolved separately.
-    bias : bool
-        Whether each channel has a bias.
     """
 
     padding: Extents | str
+    """Zeros at each side; "same" keeps the image's size, "valid" is 0."""
     dilation: Extents
+    """One length for each axis; in YAML one number applies to all."""
     groups: Int = Field(1, ge=1)
+    """Groups of channels that are convolved separately."""
     bias: Bool = True
+    """Whether each channel has a bias."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -482,24 +476,22 @@ class TransposedConvolution(AnyConvolution):
     ----------
     in_channels, out_channels : int
         Channels of input and output.
-    kernel_size, stride, dilation : tuple of int
+    kernel_size, stride : tuple of int
         Those of the convolution in the other direction, one length for each axis; in YAML one
         number applies to all.
-    padding : tuple of int
-        Pixels cut off at each side of the output.
-    output_padding : tuple of int
-        Pixels added at the end of each axis; less than the stride or the dilation.
-    groups : int
-        Groups of channels that are convolved separately.
-    bias : bool
-        Whether each channel has a bias.
     """
 
     padding: Extents
+    """Pixels cut off at each side of the output."""
     output_padding: Extents
+    """Pixels added at the end of each axis; less than the stride or the dilation."""
     groups: Int = Field(1, ge=1)
+    """Groups of channels that are convolved separately."""
     bias: Bool = True
+    """Whether each channel has a bias."""
     dilation: Extents
+    """Those of the convolution in the other direction, one length for each axis; in YAML one number
+    applies to all."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -33,18 +33,12 @@ from simdp.workload.layers.base import (
 
 
 class EmbeddingTable(Layer):
-    """Rows of a weight of shape ``(num_embeddings, embedding_dim)``.
-
-    Attributes
-    ----------
-    num_embeddings : int
-        Rows.
-    embedding_dim : int
-        Length of a row.
-    """
+    """Rows of a weight of shape ``(num_embeddings, embedding_dim)``."""
 
     num_embeddings: Int = Field(ge=1, le=10**9)
+    """Rows."""
     embedding_dim: Int = Field(ge=1, le=10**8)
+    """Length of a row."""
 
     splits_backward: ClassVar[bool] = True
 
@@ -66,16 +60,11 @@ TOKEN_NBYTES = 8
 
 
 class Embedding(KeepsInput, EmbeddingTable):
-    """Rows of a weight of shape ``(num_embeddings, embedding_dim)``, looked up by token.
-
-    Attributes
-    ----------
-    padding_idx : int or None
-        Token whose row starts at 0 and gets no gradient.
-    """
+    """Rows of a weight of shape ``(num_embeddings, embedding_dim)``, looked up by token."""
 
     kind: Literal["embedding"] = "embedding"
     padding_idx: Int | None = None
+    """Token whose row starts at 0 and gets no gradient."""
 
     @model_validator(mode="after")
     def _padding_is_a_token(self) -> Self:
@@ -174,15 +163,11 @@ class PositionalEncoding(FreeBackward):
     """Adds ``sin(t / 10000^(2 i / d))`` to column 2 i and the cosine to column 2 i + 1.
 
     Vaswani et al., "Attention is all you need", NIPS 2017, section 3.5.
-
-    Attributes
-    ----------
-    d_model : int
-        Columns, d.
     """
 
     kind: Literal["positional_encoding"] = "positional_encoding"
     d_model: Int = Field(ge=1, le=10**8)
+    """Columns, d."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         sequence_shape(inputs[0])

@@ -40,20 +40,15 @@ FEW_ROWS = 128
 
 
 class Linear(KeepsInput):
-    """Affine map of the last axis; the weight has shape ``(out_features, in_features)``.
-
-    Attributes
-    ----------
-    in_features, out_features : int
-        Lengths of the last axis of input and output.
-    bias : bool
-        Whether there is a bias.
-    """
+    """Affine map of the last axis; the weight has shape ``(out_features, in_features)``."""
 
     kind: Literal["linear"] = "linear"
     in_features: Int = Field(ge=1, le=10**8)
+    """Lengths of the last axis of input and output."""
     out_features: Int = Field(ge=1, le=10**8)
+    """Lengths of the last axis of input and output."""
     bias: Bool = True
+    """Whether there is a bias."""
 
     autocast = "lower"
     float8_casts: ClassVar[bool] = True
@@ -136,27 +131,23 @@ class Projection(KeepsInput):
 
     torch packs the weights of queries, keys and values into one parameter. Self-attention uses all
     rows at once; cross-attention uses some for each input, and both add to one gradient.
-
-    Attributes
-    ----------
-    weight, bias : str
-        Names of the parameters; an empty bias for none.
-    in_features, out_features : int
-        Of the whole weight, which has shape ``(out_features, in_features)``.
-    first, last : int
-        The rows are ``first ... last - 1``.
-    bound : float
-        The weight is initialised uniformly in [-bound, bound].
     """
 
     kind: Literal["projection"] = "projection"
     weight: str
+    """Names of the parameters; an empty bias for none."""
     bias: str
+    """Names of the parameters; an empty bias for none."""
     in_features: Int = Field(ge=1)
+    """Of the whole weight, which has shape ``(out_features, in_features)``."""
     out_features: Int = Field(ge=1)
+    """Of the whole weight, which has shape ``(out_features, in_features)``."""
     first: Int = Field(ge=0)
+    """The rows are ``first ... last - 1``."""
     last: Int = Field(ge=1)
+    """The rows are ``first ... last - 1``."""
     bound: float
+    """The weight is initialised uniformly in [-bound, bound]."""
 
     autocast = "lower"
     keeps_for_weights: ClassVar[bool] = True
@@ -404,19 +395,13 @@ class Einsum(KeepsInput):
 
 
 class PReLU(KeepsInput):
-    """Rectified linear unit with a learned slope below 0 (He et al., arXiv 1502.01852).
-
-    Attributes
-    ----------
-    num_parameters : int
-        1, or one for each channel.
-    init : float
-        Initial slope.
-    """
+    """Rectified linear unit with a learned slope below 0 (He et al., arXiv 1502.01852)."""
 
     kind: Literal["prelu"] = "prelu"
     num_parameters: Int = Field(1, ge=1, le=10**8)
+    """1, or one for each channel."""
     init: Float = 0.25
+    """Initial slope."""
 
     autocast = "lower"
 
@@ -462,16 +447,11 @@ class PReLU(KeepsInput):
 
 
 class GLU(KeepsInput):
-    """Gated linear unit: ``a sigmoid(b)`` with a and b the halves (arXiv 1612.08083).
-
-    Attributes
-    ----------
-    dim : int
-        Axis that is halved; the samples are axis 0, and -1 is the last.
-    """
+    """Gated linear unit: ``a sigmoid(b)`` with a and b the halves (arXiv 1612.08083)."""
 
     kind: Literal["glu"] = "glu"
     dim: Int = -1
+    """Axis that is halved; the samples are axis 0, and -1 is the last."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         axis, shape = axis_of(self.dim, inputs[0]), list(inputs[0])

@@ -39,15 +39,10 @@ class Norm(Layer):
 
 
 class RowNorm(Norm):
-    """Base of norms over the last axes.
-
-    Attributes
-    ----------
-    normalized_shape : int or list of int
-        Length of a row; or lengths of the last axes, which together form a row.
-    """
+    """Base of norms over the last axes."""
 
     normalized_shape: Rows
+    """Length of a row; or lengths of the last axes, which together form a row."""
     splits_backward: ClassVar[bool] = True
 
     @property
@@ -60,22 +55,15 @@ class RowNorm(Norm):
 
 
 class LayerNorm(RowNorm):
-    """``(x - mean) / sqrt(variance + eps)`` of each row, times the weight, plus the bias.
-
-    Attributes
-    ----------
-    eps : float
-        Added to the variance.
-    elementwise_affine : bool
-        Whether each position of a row has a weight, and a bias.
-    bias : bool
-        Whether there is a bias besides the weight.
-    """
+    """``(x - mean) / sqrt(variance + eps)`` of each row, times the weight, plus the bias."""
 
     kind: Literal["layer_norm"] = "layer_norm"
     eps: Float = Field(1e-5, ge=0)
+    """Added to the variance."""
     elementwise_affine: Bool = True
+    """Whether each position of a row has a weight, and a bias."""
     bias: Bool = True
+    """Whether there is a bias besides the weight."""
 
     def parameters(self) -> list[Parameter]:
         shape = row_shape(self.normalized_shape)
@@ -156,22 +144,16 @@ class RMSNorm(RowNorm):
     """``x / sqrt(mean(x^2) + eps)`` of each row, times the weight.
 
     Zhang and Sennrich, "Root mean square layer normalization", NeurIPS 2019 (arXiv 1910.07467).
-
-    Attributes
-    ----------
-    eps : float or None
-        Added to the mean of the squares; by default the dtype's machine epsilon.
-    elementwise_affine : bool
-        Whether each position of a row has a weight.
-    fused : bool
-        One kernel, as in torch. Without it, kernel by kernel and in float32, as in transformers'
-        LlamaRMSNorm: the same numbers, but more time and memory.
     """
 
     kind: Literal["rms_norm"] = "rms_norm"
     eps: Float | None = Field(None, ge=0)
+    """Added to the mean of the squares; by default the dtype's machine epsilon."""
     elementwise_affine: Bool = True
+    """Whether each position of a row has a weight."""
     fused: Bool = True
+    """One kernel, as in torch. Without it, kernel by kernel and in float32, as in transformers'
+    LlamaRMSNorm: the same numbers, but more time and memory."""
 
     def parameters(self) -> list[Parameter]:
         weight = Parameter(f"{self.name}.weight", row_shape(self.normalized_shape), constant(1.0))
@@ -278,22 +260,16 @@ class RMSNorm(RowNorm):
 
 
 class NormalizedRows(NamedTuple):
-    """Normalised rows, for backward and for running statistics.
-
-    Attributes
-    ----------
-    hat : ndarray, shape `(rows, length)`
-        Normalised values.
-    inverse : ndarray, shape `(rows, 1)`
-        ``1 / sqrt(variance + eps)``.
-    mean, variance : ndarray, shape `(rows,)`
-        Of each row; the variance divides by the length.
-    """
+    """Normalised rows, for backward and for running statistics."""
 
     hat: Array
+    """Normalised values; shape `(rows, length)`."""
     inverse: Array
+    """``1 / sqrt(variance + eps)``; shape `(rows, 1)`."""
     mean: Array
+    """Of each row; the variance divides by the length; shape `(rows,)`."""
     variance: Array
+    """Of each row; the variance divides by the length; shape `(rows,)`."""
 
 
 def normalised(x: Array, eps: float) -> NormalizedRows:
@@ -327,18 +303,12 @@ def gradient(normalized: NormalizedRows, slope: Array) -> Array:
 
 
 class ChannelGroups(Norm):
-    """``(x - mean) / sqrt(variance + eps)`` of each group of channels of each sample.
-
-    Attributes
-    ----------
-    eps : float
-        Added to the variance.
-    affine : bool
-        Whether each channel has a weight and a bias.
-    """
+    """``(x - mean) / sqrt(variance + eps)`` of each group of channels of each sample."""
 
     eps: Float = Field(1e-5, ge=0)
+    """Added to the variance."""
     affine: Bool = True
+    """Whether each channel has a weight and a bias."""
 
     @property
     @abstractmethod
@@ -401,19 +371,13 @@ class ChannelGroups(Norm):
 
 
 class GroupNorm(ChannelGroups):
-    """Norm over groups of channels, independent of the batch (Wu and He, arXiv 1803.08494).
-
-    Attributes
-    ----------
-    num_groups : int
-        Groups; a divisor of the channels.
-    num_channels : int
-        Channels.
-    """
+    """Norm over groups of channels, independent of the batch (Wu and He, arXiv 1803.08494)."""
 
     kind: Literal["group_norm"] = "group_norm"
     num_groups: Int = Field(ge=1)
+    """Groups; a divisor of the channels."""
     num_channels: Int = Field(ge=1, le=10**8)
+    """Channels."""
 
     autocast = "float32"
 

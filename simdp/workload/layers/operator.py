@@ -24,23 +24,18 @@ Count = Annotated[Int, Field(ge=0, le=10**15)]
 
 
 class KernelSizes(NamedTuple):
-    """Cost of a kernel, independent of the dtype.
-
-    Attributes
-    ----------
-    flops : float
-        Floating-point operations per sample.
-    elements, fixed_elements : float
-        Real numbers read and written: per sample, and per launch.
-    nbytes, fixed_nbytes : float
-        Bytes of everything else, such as indices and masks.
-    """
+    """Cost of a kernel, independent of the dtype."""
 
     flops: Size
+    """Floating-point operations per sample."""
     elements: Size
+    """Real numbers read and written: per sample, and per launch."""
     nbytes: Size = 0.0
+    """Bytes of everything else, such as indices and masks."""
     fixed_elements: Size = 0.0
+    """Real numbers read and written: per sample, and per launch."""
     fixed_nbytes: Size = 0.0
+    """Bytes of everything else, such as indices and masks."""
 
     def at(self, itemsize: int) -> Kernel:
         """The kernel with real numbers of ``itemsize`` bytes."""
@@ -75,32 +70,23 @@ class Held(NamedTuple):
 
 
 class Operator(WithoutNumbers):
-    """A recorded operator with given kernels of forward and backward.
-
-    Attributes
-    ----------
-    elements : int
-        Real numbers of its output per sample.
-    learned : tuple of Learned
-        Parameters, in the order in which their gradients are ready.
-    held : tuple of Held
-        Buffers.
-    products : float
-        FLOPs of forward's matrix products per sample, as publications count them.
-    forward_kernels, backward_kernels : tuple of KernelSizes
-        In the order of their launches.
-    keeps : KeptSizes
-        Values kept for backward.
-    """
+    """A recorded operator with given kernels of forward and backward."""
 
     kind: Literal["operator"] = "operator"
     elements: Count
+    """Real numbers of its output per sample."""
     learned: tuple[Learned, ...] = ()
+    """Parameters, in the order in which their gradients are ready."""
     held: tuple[Held, ...] = ()
+    """Buffers."""
     products: Size = 0.0
+    """FLOPs of forward's matrix products per sample, as publications count them."""
     forward_kernels: tuple[KernelSizes, ...] = ()
+    """In the order of their launches."""
     backward_kernels: tuple[KernelSizes, ...] = ()
+    """In the order of their launches."""
     keeps: KeptSizes = KeptSizes()
+    """Values kept for backward."""
 
     def parameters(self) -> list[Parameter]:
         return [Parameter(name, shape, constant(0.0)) for name, shape in self.learned]
@@ -165,40 +151,32 @@ POLICIES: dict[str, type[Operator]] = {
 
 
 class TimedLayer(WithoutNumbers):
-    """A layer with measured times, for a micro-step of the measured size.
-
-    Attributes
-    ----------
-    forward_time : float
-        Time of forward [s].
-    gradient_time : float
-        Backward until the gradient of its parameter, if it has one [s].
-    input_time : float
-        Backward after that [s].
-    num_elements : int
-        Elements of its parameter, which has the layer's name; 0 for none.
-    activation_nbytes : float
-        Kept from forward for backward [bytes].
-    forward_host, gradient_host : float
-        Host time to launch the first two [s]: a lower bound, except when a CUDA graph is replayed.
-    products : float
-        Share of its times that is arithmetic of matrix products, from 0 to 1; the rest is memory
-        traffic.
-    num_buffers, num_counters : int
-        Elements of its buffers: of the workload's dtype, and integers.
-    """
+    """A layer with measured times, for a micro-step of the measured size."""
 
     kind: Literal["timed"] = "timed"
     forward_time: float
+    """Time of forward [s]."""
     gradient_time: float
+    """Backward until the gradient of its parameter, if it has one [s]."""
     input_time: float = 0.0
+    """Backward after that [s]."""
     num_elements: int
+    """Elements of its parameter, which has the layer's name; 0 for none."""
     activation_nbytes: float = 0.0
+    """Kept from forward for backward [bytes]."""
     forward_host: float = 0.0
+    """Host time to launch the first two [s]: a lower bound, except when a CUDA graph is
+    replayed."""
     gradient_host: float = 0.0
+    """Host time to launch the first two [s]: a lower bound, except when a CUDA graph is
+    replayed."""
     products: float = 0.0
+    """Share of its times that is arithmetic of matrix products, from 0 to 1; the rest is memory
+    traffic."""
     num_buffers: int = 0
+    """Elements of its buffers: of the workload's dtype, and integers."""
     num_counters: int = 0
+    """Elements of its buffers: of the workload's dtype, and integers."""
 
     def parameters(self) -> list[Parameter]:
         if not self.num_elements:

@@ -41,23 +41,18 @@ from simdp.workload.layers.tensor_ops import Margin, Size
 
 
 class WindowPool(Layer):
-    """Base of layers that pool over windows of equal size.
-
-    Attributes
-    ----------
-    kernel_size, stride : tuple of int
-        One length for each axis; in YAML one number applies to all. The stride is the kernel's size
-        by default.
-    padding : tuple of int
-        Neutral pixels at each side, at most half a window.
-    ceil_mode : bool
-        Whether a last window may extend beyond the end.
-    """
+    """Base of layers that pool over windows of equal size."""
 
     kernel_size: Extents
+    """One length for each axis; in YAML one number applies to all. The stride is the kernel's size
+    by default."""
     stride: Extents | None
+    """One length for each axis; in YAML one number applies to all. The stride is the kernel's size
+    by default."""
     padding: Extents
+    """Neutral pixels at each side, at most half a window."""
     ceil_mode: Bool = False
+    """Whether a last window may extend beyond the end."""
 
     @model_validator(mode="after")
     def _padding_is_narrow(self) -> Self:
@@ -142,15 +137,10 @@ def _along_all(x: Array, shares: Sequence[Array]) -> Array:
 
 
 class AdaptiveAvgPool(AveragePool):
-    """Base: mean over the cells of a grid; cell i begins at ``floor(i length / count)``.
-
-    Attributes
-    ----------
-    output_size : tuple of int
-        Cells along each axis; in YAML one number applies to all.
-    """
+    """Base: mean over the cells of a grid; cell i begins at ``floor(i length / count)``."""
 
     output_size: Extents
+    """Cells along each axis; in YAML one number applies to all."""
 
     def count(self, shape: Shape) -> Extents:
         image_shape(shape, len(self.output_size))
@@ -192,15 +182,10 @@ class AdaptiveAvgPool3d(AdaptiveAvgPool):
 
 
 class AvgPool(KeepsInput, AveragePool, WindowPool):
-    """Base: mean over windows; the padding is zeros.
-
-    Attributes
-    ----------
-    count_include_pad : bool
-        Whether the mean counts the zeros.
-    """
+    """Base: mean over windows; the padding is zeros."""
 
     count_include_pad: Bool = True
+    """Whether the mean counts the zeros."""
 
     def count(self, shape: Shape) -> Extents:
         return self.window.count(shape)
@@ -255,14 +240,11 @@ class MaxPool(WindowPool):
     """Base: maximum over windows; of equal pixels the first gets the gradient, as in torch.
 
     The padding is minus infinity.
-
-    Attributes
-    ----------
-    dilation : tuple of int
-        Distance between the pixels of a window, along each axis; in YAML one number applies to all.
     """
 
     dilation: Extents
+    """Distance between the pixels of a window, along each axis; in YAML one number applies to
+    all."""
 
     def distance(self) -> Extents:
         return self.dilation
@@ -360,17 +342,12 @@ class MaxPool3d(MaxPool):
 
 
 class MeanPool(Layer):
-    """Mean over the rows of a sequence.
-
-    Attributes
-    ----------
-    pad_id : int or None
-        If given, the layer also takes the tokens, and rows of this token do not count. A sample of
-        padding alone gets zeros.
-    """
+    """Mean over the rows of a sequence."""
 
     kind: Literal["mean_pool"] = "mean_pool"
     pad_id: Int | None = None
+    """If given, the layer also takes the tokens, and rows of this token do not count. A sample of
+    padding alone gets zeros."""
 
     most_inputs: ClassVar[int] = 2
 
@@ -420,16 +397,6 @@ class RoIAlign(KeepsNothing):
     In reality a detector's results place the regions. Here their places are fixed, spread over the
     maps, and a cell is the pixel in its middle; the cost is that of torchvision.ops.roi_align.
 
-    Attributes
-    ----------
-    num_rois : int
-        Regions of a sample.
-    output_size : int
-        Cells along the height and the width of a region.
-    flat : bool
-        Whether a region becomes a row of features, for linear layers; else regions are stacked
-        vertically in one tall image, for convolutions.
-
     References
     ----------
     He et al., "Mask R-CNN", ICCV 2017 (arXiv 1703.06870), section 3;
@@ -438,8 +405,12 @@ class RoIAlign(KeepsNothing):
 
     kind: Literal["roi_align"] = "roi_align"
     num_rois: Int = Field(ge=1)
+    """Regions of a sample."""
     output_size: Int = Field(ge=1)
+    """Cells along the height and the width of a region."""
     flat: Bool = False
+    """Whether a region becomes a row of features, for linear layers; else regions are stacked
+    vertically in one tall image, for convolutions."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         channels = {image_shape(shape)[0] for shape in inputs}
@@ -508,22 +479,15 @@ class RoIAlign(KeepsNothing):
 
 
 class Upsample(KeepsNothing):
-    """Upsampling by repeated pixels or bilinear interpolation.
-
-    Attributes
-    ----------
-    scale_factor : (int, int)
-        Along the height and the width; in YAML one number applies to both.
-    mode : {"nearest", "bilinear"}
-        Repeats pixels, or interpolates between the four nearest.
-    align_corners : bool or None
-        bilinear: whether the corner pixels keep their places; by default the image's edges do.
-    """
+    """Upsampling by repeated pixels or bilinear interpolation."""
 
     kind: Literal["upsample"] = "upsample"
     scale_factor: Size
+    """Along the height and the width; in YAML one number applies to both."""
     mode: Literal["nearest", "bilinear"] = "nearest"
+    """Repeats pixels, or interpolates between the four nearest."""
     align_corners: Bool | None = None
+    """bilinear: whether the corner pixels keep their places; by default the image's edges do."""
 
     @model_validator(mode="after")
     def _corners_need_lines(self) -> Self:

@@ -38,25 +38,19 @@ State = tuple[Array, ...]
 
 
 class Weights(NamedTuple):
-    """Weights of one layer in one direction, with G gates.
-
-    Attributes
-    ----------
-    ih : ndarray, shape `(G * hidden, features)`
-        For the input.
-    hh : ndarray, shape `(G * hidden, hidden)`
-        For the state.
-    bias_ih, bias_hh : ndarray, shape `(G * hidden,)`, or None
-        Added to each.
-    hr : ndarray, shape `(projected, hidden)`, or None
-        Projects each step's state; ``hh`` then has ``projected`` columns.
-    """
+    """Weights of one layer in one direction, with G gates."""
 
     ih: Array
+    """For the input; shape `(G * hidden, features)`."""
     hh: Array
+    """For the state; shape `(G * hidden, hidden)`."""
     bias_ih: Array | None = None
+    """Added to each; shape `(G * hidden,)`."""
     bias_hh: Array | None = None
+    """Added to each; shape `(G * hidden,)`."""
     hr: Array | None = None
+    """Projects each step's state; ``hh`` then has ``projected`` columns; shape `(projected,
+    hidden)`."""
 
 
 class Cell(ABC):
@@ -240,31 +234,22 @@ class Below(NamedTuple):
 
 
 class Recurrent(Layer):
-    """Base: a stack of recurrent layers; samples are `(length, input_size)`, states start at 0.
-
-    Attributes
-    ----------
-    input_size, hidden_size : int
-        Features of a step's input, and of the state.
-    num_layers : int
-        Layers; each takes the output of the one below.
-    bias : bool
-        Whether layers have biases.
-    batch_first : bool
-        Must be true: samples are the first axis everywhere in simdp.
-    dropout : float
-        Share of the output of each layer but the last that is dropped.
-    bidirectional : bool
-        Whether each layer also runs from the end to the start; both outputs are concatenated.
-    """
+    """Base: a stack of recurrent layers; samples are `(length, input_size)`, states start at 0."""
 
     input_size: Int = Field(ge=1, le=10**8)
+    """Features of a step's input, and of the state."""
     hidden_size: Int = Field(ge=1, le=10**8)
+    """Features of a step's input, and of the state."""
     num_layers: Int = Field(1, ge=1, le=1000)
+    """Layers; each takes the output of the one below."""
     bias: Bool = True
+    """Whether layers have biases."""
     batch_first: Bool = True
+    """Must be true: samples are the first axis everywhere in simdp."""
     dropout: Float = Field(0.0, ge=0, le=1)
+    """Share of the output of each layer but the last that is dropped."""
     bidirectional: Bool = False
+    """Whether each layer also runs from the end to the start; both outputs are concatenated."""
 
     family = "recurrent"
     autocast = "lower"
@@ -450,16 +435,11 @@ class Recurrent(Layer):
 
 
 class RNN(Recurrent):
-    """A stack of plain recurrent layers; the output is the last layer's states.
-
-    Attributes
-    ----------
-    nonlinearity : {"tanh", "relu"}
-        Activation of the sum of input and state.
-    """
+    """A stack of plain recurrent layers; the output is the last layer's states."""
 
     kind: Literal["rnn"] = "rnn"
     nonlinearity: Literal["tanh", "relu"] = "tanh"
+    """Activation of the sum of input and state."""
 
     @property
     def cell(self) -> Cell:
@@ -467,17 +447,12 @@ class RNN(Recurrent):
 
 
 class LSTM(Recurrent):
-    """A stack of long short-term memory layers; the output is the last layer's states.
-
-    Attributes
-    ----------
-    proj_size : int
-        Features that each step's state is projected to (Sak, Senior and Beaufays, arXiv 1402.1128);
-        0 for no projection.
-    """
+    """A stack of long short-term memory layers; the output is the last layer's states."""
 
     kind: Literal["lstm"] = "lstm"
     proj_size: Int = Field(0, ge=0, le=10**8)
+    """Features that each step's state is projected to (Sak, Senior and Beaufays, arXiv 1402.1128);
+    0 for no projection."""
 
     @model_validator(mode="after")
     def _projection_is_smaller(self) -> Self:

@@ -44,42 +44,35 @@ OTHERS["yarn"] += ("beta_slow", "mscale", "mscale_all_dim", "truncate")
 
 
 class RopeScaling(Spec):
-    """Scaling of rotary wavelengths for samples longer than those of training.
-
-    Attributes
-    ----------
-    rope_type : {"default", "linear", "llama3", "yarn"}
-        None; all wavelengths by one factor; only long ones; or YaRN (Peng et al., arXiv
-        2309.00071), which scales attention too.
-    factor : float or None
-        Ratio of new to original length.
-    original_max_position_embeddings : int or None
-        Original maximum length [tokens].
-    low_freq_factor, high_freq_factor : float or None
-        llama3: waves with fewer periods than the first in the original length are stretched, those
-        with more than the second stay; in between both are mixed.
-    attention_factor : float or None
-        yarn: factor of cosines and sines; by default ``0.1 ln(factor) + 1``.
-    beta_fast, beta_slow : float or None
-        yarn: rotations within the original length above which waves stay, and below which they are
-        stretched; 32 and 1 by default.
-    mscale, mscale_all_dim : float or None
-        yarn: two numbers that define the attention factor instead.
-    truncate : bool or None
-        yarn: whether the borders are rounded to whole columns; true by default.
-    """
+    """Scaling of rotary wavelengths for samples longer than those of training."""
 
     rope_type: Literal["default", "linear", "llama3", "yarn"] = "default"
+    """None; all wavelengths by one factor; only long ones; or YaRN (Peng et al., arXiv 2309.00071),
+    which scales attention too."""
     factor: Float | None = Field(None, ge=1)
+    """Ratio of new to original length."""
     original_max_position_embeddings: Int | None = Field(None, ge=1, le=10**8)
+    """Original maximum length [tokens]."""
     low_freq_factor: Float | None = Field(None, gt=0)
+    """llama3: waves with fewer periods than the first in the original length are stretched, those
+    with more than the second stay; in between both are mixed."""
     high_freq_factor: Float | None = Field(None, gt=0)
+    """llama3: waves with fewer periods than the first in the original length are stretched, those
+    with more than the second stay; in between both are mixed."""
     attention_factor: Float | None = Field(None, gt=0)
+    """yarn: factor of cosines and sines; by default ``0.1 ln(factor) + 1``."""
     beta_fast: Float | None = Field(None, gt=0)
+    """yarn: rotations within the original length above which waves stay, and below which they are
+    stretched; 32 and 1 by default."""
     beta_slow: Float | None = Field(None, gt=0)
+    """yarn: rotations within the original length above which waves stay, and below which they are
+    stretched; 32 and 1 by default."""
     mscale: Float | None = Field(None, gt=0)
+    """yarn: two numbers that define the attention factor instead."""
     mscale_all_dim: Float | None = Field(None, gt=0)
+    """yarn: two numbers that define the attention factor instead."""
     truncate: Bool | None = None
+    """yarn: whether the borders are rounded to whole columns; true by default."""
 
     @model_validator(mode="after")
     def _keys_suit_the_type(self) -> Self:
@@ -100,18 +93,12 @@ class RopeScaling(Spec):
 
 
 class RopeParameters(RopeScaling):
-    """`RopeScaling` with the base of the frequencies: transformers' rope_parameters.
-
-    Attributes
-    ----------
-    rope_theta : float
-        Pair i rotates by ``theta^(-2 i / d)`` per position.
-    partial_rotary_factor : float
-        Share of a head's columns that rotate.
-    """
+    """`RopeScaling` with the base of the frequencies: transformers' rope_parameters."""
 
     rope_theta: Float = Field(10000.0, gt=1)
+    """Pair i rotates by ``theta^(-2 i / d)`` per position."""
     partial_rotary_factor: Float = Field(1.0, gt=0, le=1)
+    """Share of a head's columns that rotate."""
 
     def columns(self, head_dim: int) -> int:
         """Number of columns of a head that rotate, an even number."""
@@ -179,16 +166,6 @@ class Rotary(Layer):
     Takes queries or keys of all heads, concatenated. Products of a rotated query and key depend
     only on their distance.
 
-    Attributes
-    ----------
-    head_dim : int
-        Columns of a head.
-    rope : RopeParameters
-        Speed of each pair, and share of columns that rotate.
-    packed : bool
-        Whether a head's query, key and value are adjacent, as in GPT-NeoX; then the first two
-        rotate.
-
     References
     ----------
     Su et al., "RoFormer: enhanced transformer with rotary position embedding", arXiv 2104.09864.
@@ -196,8 +173,12 @@ class Rotary(Layer):
 
     kind: Literal["rotary"] = "rotary"
     head_dim: Int = Field(ge=2)
+    """Columns of a head."""
     rope: RopeParameters
+    """Speed of each pair, and share of columns that rotate."""
     packed: Bool = False
+    """Whether a head's query, key and value are adjacent, as in GPT-NeoX; then the first two
+    rotate."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         _, width = sequence_shape(inputs[0])

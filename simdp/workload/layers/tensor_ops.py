@@ -67,18 +67,13 @@ class Add(FreeBackward):
 
 
 class Concat(FreeBackward):
-    """Concatenation of inputs that differ only along one axis: the channels, or the features.
-
-    Attributes
-    ----------
-    dim : int
-        Axis along which they are joined; the samples are axis 0, and -1 is the last.
-    """
+    """Concatenation of inputs that differ only along one axis: the channels, or the features."""
 
     is_functional: ClassVar[bool] = True
 
     kind: Literal["concat"] = "concat"
     dim: Int = 1
+    """Axis along which they are joined; the samples are axis 0, and -1 is the last."""
 
     most_inputs: ClassVar[None] = None
 
@@ -115,19 +110,15 @@ class View(FreeBackward):
 
 
 class Flatten(View):
-    """Joins axes to one; a view without cost.
-
-    Attributes
-    ----------
-    start_dim, end_dim : int
-        First and last axis to join; the samples are axis 0, and -1 is the last.
-    """
+    """Joins axes to one; a view without cost."""
 
     is_functional: ClassVar[bool] = True
 
     kind: Literal["flatten"] = "flatten"
     start_dim: Int = Field(1, ge=1)
+    """First and last axis to join; the samples are axis 0, and -1 is the last."""
     end_dim: Int = -1
+    """First and last axis to join; the samples are axis 0, and -1 is the last."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         shape = inputs[0]
@@ -148,18 +139,13 @@ class Flatten(View):
 
 
 class Permute(View):
-    """Reorders the axes, such as channels last for a loss; a view without cost.
-
-    Attributes
-    ----------
-    dims : list of int
-        The axes in their new order; the samples stay axis 0.
-    """
+    """Reorders the axes, such as channels last for a loss; a view without cost."""
 
     is_functional: ClassVar[bool] = True
 
     kind: Literal["permute"] = "permute"
     dims: tuple[Int, ...]
+    """The axes in their new order; the samples stay axis 0."""
 
     @field_validator("dims")
     @classmethod
@@ -245,15 +231,6 @@ class Residual(Module):
     Parameters are named ``<block>.<layer>.weight``. A layer without a name is named by its number;
     one of the shortcut ``shortcut.<number>``.
 
-    Attributes
-    ----------
-    layers : list of Module
-        The main path, in the order of forward.
-    shortcut : list of Module
-        Layers of the shortcut; none by default.
-    activation : {"relu", "none"}
-        Activation of the sum.
-
     References
     ----------
     He et al., "Deep residual learning for image recognition", CVPR 2016 (arXiv 1512.03385).
@@ -261,8 +238,11 @@ class Residual(Module):
 
     kind: Literal["residual"] = "residual"
     layers: list[AnyModule] = Field(min_length=1)
+    """The main path, in the order of forward."""
     shortcut: list[AnyModule] = Field(default_factory=list)
+    """Layers of the shortcut; none by default."""
     activation: Literal["relu", "none"] = "relu"
+    """Activation of the sum."""
 
     @model_validator(mode="before")
     @classmethod
@@ -333,16 +313,11 @@ class Scale(KeepsNothing):
 
 
 class Dropout(Layer):
-    """torch.nn.Dropout in training; the dropped elements of a sample do not depend on its batch.
-
-    Attributes
-    ----------
-    p : float
-        Share of the elements that are dropped.
-    """
+    """torch.nn.Dropout in training; the dropped elements of a sample do not depend on its batch."""
 
     kind: Literal["dropout"] = "dropout"
     p: Float = Field(0.5, ge=0, le=1)
+    """Share of the elements that are dropped."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
         return inputs[0]

@@ -32,36 +32,24 @@ class EncoderLayer(Module):
 
 
 class TransformerLayer(Module):
-    """Base of the layers of torch.nn.Transformer, with torch's arguments.
-
-    Attributes
-    ----------
-    d_model : int
-        Width of a token.
-    nhead : int
-        Heads of the attention, each with an equal part of the width.
-    dim_feedforward : int
-        Width between the two linear maps.
-    dropout : float
-        After each sublayer, between the linear maps, and of the attention weights.
-    activation : {"relu", "gelu"}
-        Between the linear maps.
-    layer_norm_eps : float
-        Added to the variance by every norm.
-    norm_first : bool
-        Pre-LN: normalise the input of a sublayer instead of the sum after it.
-    bias : bool
-        Whether maps, projections and norms have a bias.
-    """
+    """Base of the layers of torch.nn.Transformer, with torch's arguments."""
 
     d_model: Int = Field(ge=1, le=10**8)
+    """Width of a token."""
     nhead: Int = Field(ge=1)
+    """Heads of the attention, each with an equal part of the width."""
     dim_feedforward: Int = Field(2048, ge=1, le=10**8)
+    """Width between the two linear maps."""
     dropout: Float = Field(0.1, ge=0, le=1)
+    """After each sublayer, between the linear maps, and of the attention weights."""
     activation: Literal["relu", "gelu"] = "relu"
+    """Between the linear maps."""
     layer_norm_eps: Float = Field(1e-5, ge=0)
+    """Added to the variance by every norm."""
     norm_first: Bool = False
+    """Pre-LN: normalise the input of a sublayer instead of the sum after it."""
     bias: Bool = True
+    """Whether maps, projections and norms have a bias."""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -140,16 +128,11 @@ def with_copies(draws: Sequence[Parameter]) -> list[Parameter]:
 
 
 class TransformerEncoderLayer(TransformerLayer, EncoderLayer):
-    """Self-attention, then two linear maps of each token.
-
-    Attributes
-    ----------
-    mask : {"none", "causal"}
-        Whether a token attends only to those before it, and itself.
-    """
+    """Self-attention, then two linear maps of each token."""
 
     kind: Literal["transformer_encoder_layer"] = "transformer_encoder_layer"
     mask: Literal["none", "causal"] = "none"
+    """Whether a token attends only to those before it, and itself."""
 
     def encode(self, graph: GraphBuilder, x: Value, padding: KeyPadding | None = None) -> Value:
         attention = self.attention("self_attn", self.mask)
@@ -395,14 +378,6 @@ class LlamaDecoderLayer(Module):
     Fields as in `simdp.workload.models.llama.Decoder`, with heads and biases resolved;
     ``activation`` is a kind. Touvron et al., "Llama 2", arXiv 2307.09288;
     transformers/models/llama/modeling_llama.py.
-
-    Attributes
-    ----------
-    window : int or None
-        Number of tokens attended to, including the token itself.
-    qkv_bias, out_bias, mlp_bias : bool
-        Whether there is a bias in the projections to queries, keys and values; in the one after
-        attention; in the three maps.
     """
 
     kind: Literal["llama_decoder_layer"] = "llama_decoder_layer"
@@ -413,9 +388,16 @@ class LlamaDecoderLayer(Module):
     head_dim: Int
     rope: RopeParameters
     window: Int | None = None
+    """Number of tokens attended to, including the token itself."""
     qkv_bias: Bool = False
+    """Whether there is a bias in the projections to queries, keys and values; in the one after
+    attention; in the three maps."""
     out_bias: Bool = False
+    """Whether there is a bias in the projections to queries, keys and values; in the one after
+    attention; in the three maps."""
     mlp_bias: Bool = False
+    """Whether there is a bias in the projections to queries, keys and values; in the one after
+    attention; in the three maps."""
     attention_dropout: Float = 0.0
     activation: str = "silu"
     rms_norm_eps: Float
@@ -551,19 +533,6 @@ class T5Block(Module):
 
     Sizes and dropout as in `simdp.workload.models.t5.T5`. Raffel et al., JMLR 21, 2020; Shazeer,
     "GLU variants improve transformer", arXiv 2002.05202; transformers/models/t5/modeling_t5.py.
-
-    Attributes
-    ----------
-    decodes : bool
-        Whether it is a decoder's block.
-    bias : str
-        Name of the weight of the stack's relative position bias.
-    first : bool
-        Whether it is the stack's first block, which holds that weight.
-    num_buckets, max_distance : int
-        As in `T5Attention`.
-    feed_forward : {"relu", "gelu", "gated-gelu", "gated-silu"}
-        Activation of the feed-forward part, and whether it is gated.
     """
 
     kind: Literal["t5_block"] = "t5_block"
@@ -572,13 +541,19 @@ class T5Block(Module):
     num_heads: Int
     d_ff: Int
     decodes: Bool = False
+    """Whether it is a decoder's block."""
     bias: str
+    """Name of the weight of the stack's relative position bias."""
     first: Bool
+    """Whether it is the stack's first block, which holds that weight."""
     num_buckets: Int
+    """As in `T5Attention`."""
     max_distance: Int
+    """As in `T5Attention`."""
     dropout: Float
     eps: Float
     feed_forward: FeedForward
+    """Activation of the feed-forward part, and whether it is gated."""
 
     def add_to(self, graph: GraphBuilder, *inputs: Value) -> Value:
         return self.code(graph, inputs[0])

@@ -110,15 +110,10 @@ AnyLoss = Annotated[Loss, one_of("loss", LOSSES, default="mse")]
 
 
 class Elementwise(Loss):
-    """Mean or sum over all elements of prediction and target.
-
-    Attributes
-    ----------
-    reduction : {"mean", "sum"}
-        Reduction over the elements.
-    """
+    """Mean or sum over all elements of prediction and target."""
 
     reduction: Literal["mean", "sum"] = "mean"
+    """Reduction over the elements."""
 
     @property
     def adds(self) -> bool:

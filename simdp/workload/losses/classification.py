@@ -21,15 +21,11 @@ LEAST_LOG = -100.0
 
 
 class Binary(Elementwise):
-    """Base: targets are shares from 0 to 1.
-
-    Attributes
-    ----------
-    weight : list of float or None
-        w, one for each position of the last axis; the mean still divides by the number of elements.
-    """
+    """Base: targets are shares from 0 to 1."""
 
     weight: Weights | None = None
+    """w, one for each position of the last axis; the mean still divides by the number of
+    elements."""
 
     def weighted(self, values: Array, slope: Array) -> tuple[Array, Array]:
         """Multiply both by the weight, in place."""
@@ -81,15 +77,11 @@ class BCEWithLogits(Binary):
     """Mean over elements of binary cross-entropy of logits.
 
     ``-w (p t log s(x) + (1 - t) log(1 - s(x)))`` with the logistic function s.
-
-    Attributes
-    ----------
-    pos_weight : list of float or None
-        p, weight of positive targets, one for each position of the last axis.
     """
 
     kind: Literal["bce_with_logits"] = "bce_with_logits"
     pos_weight: Weights | None = None
+    """p, weight of positive targets, one for each position of the last axis."""
 
     def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
         more: Array = target
@@ -102,19 +94,13 @@ class BCEWithLogits(Binary):
 
 
 class KLDiv(Elementwise):
-    """Mean over elements of ``t (log t - prediction)``; predictions are log-probabilities.
-
-    Attributes
-    ----------
-    reduction : {"mean", "sum", "batchmean"}
-        Reduction over the elements; the divergence itself is batchmean, the mean over samples.
-    log_target : bool
-        Whether targets are logarithms too.
-    """
+    """Mean over elements of ``t (log t - prediction)``; predictions are log-probabilities."""
 
     kind: Literal["kl_div"] = "kl_div"
     reduction: Literal["mean", "sum", "batchmean"] = "mean"  # type: ignore[assignment]
+    """Reduction over the elements; the divergence itself is batchmean, the mean over samples."""
     log_target: Bool = False
+    """Whether targets are logarithms too."""
 
     def divisor(self, prediction: Array) -> int:
         return len(prediction) if self.reduction == "batchmean" else super().divisor(prediction)
@@ -140,23 +126,16 @@ class KLDiv(Elementwise):
 
 
 class OfClasses(Loss):
-    """Mean or sum over the targets that count; the classes are the last axis of the prediction.
-
-    Attributes
-    ----------
-    weight : list of float or None
-        Weight of each class's targets; the mean divides by the sum of the weights.
-    ignore_index : int
-        Targets with this value do not count.
-    reduction : {"mean", "sum"}
-        Reduction over the targets.
-    """
+    """Mean or sum over the targets that count; the classes are the last axis of the prediction."""
 
     of_classes: ClassVar[bool] = True
 
     weight: tuple[Annotated[Float, Field(ge=0)], ...] | None = None
+    """Weight of each class's targets; the mean divides by the sum of the weights."""
     ignore_index: Int = -100
+    """Targets with this value do not count."""
     reduction: Literal["mean", "sum"] = "mean"
+    """Reduction over the targets."""
 
     @property
     def adds(self) -> bool:
@@ -217,19 +196,6 @@ class CrossEntropy(OfClasses):
 
     Float targets of the prediction's shape are class probabilities q: ``-sum_c w[c] ((1 - s) q[c] +
     s / C) log p[c]``, averaged over all targets. The memory of targets is counted as of indices.
-
-    Attributes
-    ----------
-    label_smoothing : float
-        Share of a target that is spread over all classes.
-    implementation : {"torch", "fused"}
-        Memory on a device: of torch's log_softmax and nll_loss in 32 bits; or of one kernel each
-        way, which keeps the logits as they are and makes their gradient in their dtype, as in
-        flash-attn, Apex, Liger and a compiled loss. The numbers are the same, and the times: those
-        of torch's kernels.
-    num_chunks : int
-        Chunks of tokens that torch's kernels work on one after the other (torchtune, litgpt), with
-        a copy of one chunk in 32 bits at a time.
     """
 
     kind: Literal["cross_entropy"] = "cross_entropy"
@@ -239,8 +205,15 @@ class CrossEntropy(OfClasses):
     num_gradients: ClassVar[int] = 2
 
     label_smoothing: Float = Field(0.0, ge=0, le=1)
+    """Share of a target that is spread over all classes."""
     implementation: Literal["torch", "fused"] = "torch"
+    """Memory on a device: of torch's log_softmax and nll_loss in 32 bits; or of one kernel each
+    way, which keeps the logits as they are and makes their gradient in their dtype, as in
+    flash-attn, Apex, Liger and a compiled loss. The numbers are the same, and the times: those of
+    torch's kernels."""
     num_chunks: Int = Field(1, ge=1, le=10**4)
+    """Chunks of tokens that torch's kernels work on one after the other (torchtune, litgpt), with a
+    copy of one chunk in 32 bits at a time."""
 
     @model_validator(mode="after")
     def _check_chunks(self) -> Self:
@@ -368,15 +341,11 @@ class HingeEmbedding(Sided):
     """Mean over elements of ``x`` where the target is 1, and of ``max(0, margin - x)`` where -1.
 
     As torch.nn.HingeEmbeddingLoss.
-
-    Attributes
-    ----------
-    margin : float
-        Distance from which unlike pairs cost nothing.
     """
 
     kind: Literal["hinge_embedding"] = "hinge_embedding"
     margin: Float = 1.0
+    """Distance from which unlike pairs cost nothing."""
 
     def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
         same, short = target == 1, self.margin - prediction
@@ -401,10 +370,6 @@ class MultiMargin(OfClasses):
 
     Attributes
     ----------
-    p : {1, 2}
-        Exponent.
-    margin : float
-        Margin by which the label's score must exceed the others.
     weight : list of float or None
         w, one for each class.
     """
@@ -412,7 +377,9 @@ class MultiMargin(OfClasses):
     kind: Literal["multi_margin"] = "multi_margin"
 
     p: Int = Field(1, ge=1, le=2)
+    """Exponent."""
     margin: Float = 1.0
+    """Margin by which the label's score must exceed the others."""
 
     def count(self, target: Array) -> float:
         return int(np.count_nonzero(target != self.ignore_index))

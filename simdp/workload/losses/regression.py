@@ -14,16 +14,11 @@ from simdp.workload.losses import Elementwise
 
 
 class Huber(Elementwise):
-    """Mean over elements of ``d^2 / 2`` up to delta, and ``delta (|d| - delta / 2)`` beyond.
-
-    Attributes
-    ----------
-    delta : float
-        Border between the two, and the slope beyond.
-    """
+    """Mean over elements of ``d^2 / 2`` up to delta, and ``delta (|d| - delta / 2)`` beyond."""
 
     kind: Literal["huber"] = "huber"
     delta: Float = Field(1.0, gt=0)
+    """Border between the two, and the slope beyond."""
 
     def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
         difference = prediction - target
@@ -59,21 +54,15 @@ class PoissonNLL(Elementwise):
     """Mean over elements of ``exp(x) - t x``, for targets that are counts.
 
     As torch.nn.PoissonNLLLoss; without ``log_input`` ``x - t log(x + eps)``.
-
-    Attributes
-    ----------
-    log_input : bool
-        Whether predictions are logarithms of rates.
-    full : bool
-        Whether to add Stirling's approximation of ``log t!`` for targets above 1.
-    eps : float
-        Added to a rate before its logarithm.
     """
 
     kind: Literal["poisson_nll"] = "poisson_nll"
     log_input: Bool = True
+    """Whether predictions are logarithms of rates."""
     full: Bool = False
+    """Whether to add Stirling's approximation of ``log t!`` for targets above 1."""
     eps: Float = Field(1e-8, gt=0)
+    """Added to a rate before its logarithm."""
 
     def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
         if self.log_input:
@@ -101,15 +90,11 @@ class SmoothL1(Elementwise):
     """Mean over elements of ``d^2 / (2 beta)`` below beta, and ``|d| - beta / 2`` beyond.
 
     Girshick, arXiv 1504.08083, equation 3.
-
-    Attributes
-    ----------
-    beta : float
-        Border between the two; 0 gives the absolute error.
     """
 
     kind: Literal["smooth_l1"] = "smooth_l1"
     beta: Float = Field(1.0, ge=0)
+    """Border between the two; 0 gives the absolute error."""
 
     def each(self, prediction: Array, target: Array) -> tuple[Array, Array]:
         difference = prediction - target

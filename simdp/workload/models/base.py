@@ -23,27 +23,19 @@ from simdp.workload.layers.base import (
 
 
 class FileNames(NamedTuple):
-    """Mapping of tensor names by transformers' ``from_pretrained``, for one kind of model.
-
-    Attributes
-    ----------
-    prefix : str
-        Of the model inside its head's model, such as ``transformer``; a file of the model without a
-        head has names without it.
-    renames : tuple of (str, str)
-        Patterns of older names, and their replacements.
-    ignored : tuple of str
-        Patterns of names allowed in a file though the model lacks them: shared weights, and masks
-        that are computed.
-    tied : tuple of (str, str)
-        Pairs of names with equal tensors if the model ties its embeddings; a file in which they
-        differ is of a model without ties.
-    """
+    """Mapping of tensor names by transformers' ``from_pretrained``, for one kind of model."""
 
     prefix: str = ""
+    """Of the model inside its head's model, such as ``transformer``; a file of the model without a
+    head has names without it."""
     renames: tuple[tuple[str, str], ...] = ()
+    """Patterns of older names, and their replacements."""
     ignored: tuple[str, ...] = ()
+    """Patterns of names allowed in a file though the model lacks them: shared weights, and masks
+    that are computed."""
     tied: tuple[tuple[str, str], ...] = ()
+    """Pairs of names with equal tensors if the model ties its embeddings; a file in which they
+    differ is of a model without ties."""
 
     def pairs(self, stored: Collection[str], wanted: Collection[str]) -> list[tuple[str, str]]:
         """Match the tensors of a file to the model's: pairs of model name and file name.
@@ -216,17 +208,7 @@ class SequenceModel(Model):
 
 
 class TextModel(Model):
-    """Base of transformers' models: weights start normal, biases at 0, norms at 1.
-
-    Attributes
-    ----------
-    vocab_size : int
-        Size of the vocabulary.
-    initializer_range : float
-        Standard deviation of the initial weights.
-    sequence_length : int or None
-        Tokens of a sample; by default those of the data, or `usual_length`.
-    """
+    """Base of transformers' models: weights start normal, biases at 0, norms at 1."""
 
     file_names: ClassVar[FileNames] = FileNames(
         ignored=(r"^lm_head\.weight$", r"rotary_emb\.inv_freq$", r"\.attention\.(masked_)?bias$")
@@ -236,8 +218,11 @@ class TextModel(Model):
     """Prefix of the parameters that transformers fills before it constructs the head."""
 
     vocab_size: Int = Field(ge=1, le=10**9)
+    """Size of the vocabulary."""
     initializer_range: Float = Field(0.02, ge=0)
+    """Standard deviation of the initial weights."""
     sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    """Tokens of a sample; by default those of the data, or `usual_length`."""
 
     @property
     @abstractmethod

@@ -73,35 +73,6 @@ class Bert(TextModel):
 
     The input is the tokens ``x``; all have type 0. Keys are named as in transformers' BertConfig.
 
-    Attributes
-    ----------
-    layout : {"huggingface", "torch"}
-        Names, shapes and order of the parameters: those of transformers' BertModel,
-        BertForSequenceClassification or BertForMaskedLM, depending on the head; or of nn.Embedding,
-        nn.TransformerEncoder, with one weight for queries, keys and values, and nn.Linear.
-    pad_id : int or None
-        Token that pads short samples; masked in attention.
-    pooler : bool or None
-        A linear map and tanh of the first token, before the head; by default as in transformers,
-        for all heads but masked_lm.
-    head : {"none", "classification", "masked_lm"}
-        Output: the pooler's, or the hidden states of a model without one; ``num_labels`` numbers
-        per sample; or a score for each word of the vocabulary per token.
-    hidden_size, num_hidden_layers, num_attention_heads : int
-        Width of a token, number of encoder layers, heads of each one's attention.
-    intermediate_size : int
-        Width between the two feed-forward maps.
-    max_position_embeddings, type_vocab_size : int
-        Number of positions and of token types.
-    hidden_act : {"gelu", "gelu_new", "relu"}
-        Activation between the feed-forward maps.
-    hidden_dropout_prob, attention_probs_dropout_prob : float
-        Dropout of the embeddings and after each sublayer, and of the attention weights.
-    layer_norm_eps : float
-        Added to the variance by every norm.
-    num_labels : int or None
-        Outputs of the classification head; 2 by default.
-
     References
     ----------
     Devlin et al., "BERT: pre-training of deep bidirectional transformers for language
@@ -121,21 +92,40 @@ class Bert(TextModel):
     depth_key: ClassVar[str] = "num_hidden_layers"
     moved_to_sdpa: ClassVar[bool] = True
     layout: Literal["huggingface", "torch"] = "huggingface"
+    """Names, shapes and order of the parameters: those of transformers' BertModel,
+    BertForSequenceClassification or BertForMaskedLM, depending on the head; or of nn.Embedding,
+    nn.TransformerEncoder, with one weight for queries, keys and values, and nn.Linear."""
     vocab_size: Int = Field(30522, ge=1, le=10**9)
     hidden_size: Int = Field(768, ge=1, le=10**7)
+    """Width of a token."""
     num_hidden_layers: Int = Field(12, ge=1, le=10**4)
+    """Number of encoder layers."""
     num_attention_heads: Int = Field(12, ge=1, le=10**7)
+    """Heads of each one's attention."""
     intermediate_size: Int = Field(3072, ge=1, le=10**8)
+    """Width between the two feed-forward maps."""
     max_position_embeddings: Int = Field(512, ge=1, le=10**8)
+    """Number of positions and of token types."""
     type_vocab_size: Int = Field(2, ge=1, le=10**8)
+    """Number of positions and of token types."""
     hidden_act: ActivationName = "gelu"
+    """Activation between the feed-forward maps."""
     hidden_dropout_prob: Float = Field(0.1, ge=0, le=1)
+    """Dropout of the embeddings and after each sublayer, and of the attention weights."""
     attention_probs_dropout_prob: Float = Field(0.1, ge=0, le=1)
+    """Dropout of the embeddings and after each sublayer, and of the attention weights."""
     layer_norm_eps: Float = Field(1e-12, ge=0)
+    """Added to the variance by every norm."""
     pad_id: Int | None = None
+    """Token that pads short samples; masked in attention."""
     pooler: Bool | None = None
+    """A linear map and tanh of the first token, before the head; by default as in transformers, for
+    all heads but masked_lm."""
     head: Literal["none", "classification", "masked_lm"] = "classification"
+    """Output: the pooler's, or the hidden states of a model without one; ``num_labels`` numbers per
+    sample; or a score for each word of the vocabulary per token."""
     num_labels: Int | None = Field(None, ge=1, le=10**8)
+    """Outputs of the classification head; 2 by default."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:

@@ -31,24 +31,16 @@ from simdp.workload.models.base import Model
 
 
 class ImageModel(Model):
-    """Base of models of square images, shape `(in_channels, image_size, image_size)`.
-
-    Attributes
-    ----------
-    num_classes : int
-        Number of classes.
-    in_channels : int
-        Channels of an image.
-    image_size : int
-        Height and width of an image [pixels].
-    width_multiplier : float
-        Factor of all numbers of channels; 1 is the model as published.
-    """
+    """Base of models of square images, shape `(in_channels, image_size, image_size)`."""
 
     num_classes: Int = Field(1000, ge=1, le=10**7)
+    """Number of classes."""
     in_channels: Int = Field(3, ge=1, le=10**6)
+    """Channels of an image."""
     image_size: Int = Field(224, ge=1, le=10**5)
+    """Height and width of an image [pixels]."""
     width_multiplier: Float = Field(1.0, gt=0, le=1000)
+    """Factor of all numbers of channels; 1 is the model as published."""
 
     def scaled(self, channels: int) -> int:
         """A published number of channels, times the width multiplier; at least 1."""
@@ -158,17 +150,6 @@ class ResNet(ImageModel):
 
     Parameters are named as in torchvision: ``conv1.weight``, ..., ``layer1.0.conv1.weight``, ...
 
-    Attributes
-    ----------
-    block : {"basic", "bottleneck"}
-        Two 3x3 convolutions, or 1x1, 3x3 and 1x1 with four times the channels at the end.
-    layers : list of int
-        Blocks in each stage.
-    groups, width_per_group : int
-        Of the 3x3 convolutions of bottlenecks; ResNeXt-50 32x4d has 32 groups of width 4.
-    stem : {"imagenet", "cifar"}
-        7x7 of stride 2 and a max pooling, or 3x3 of stride 1 for small images.
-
     References
     ----------
     He et al., "Deep residual learning for image recognition", CVPR 2016 (arXiv 1512.03385);
@@ -178,10 +159,15 @@ class ResNet(ImageModel):
 
     kind: Literal["resnet"] = "resnet"
     block: Literal["basic", "bottleneck"] = "basic"
+    """Two 3x3 convolutions, or 1x1, 3x3 and 1x1 with four times the channels at the end."""
     layers: list[Annotated[Int, Field(ge=1, le=1000)]] = Field([2, 2, 2, 2], min_length=1)
+    """Blocks in each stage."""
     groups: Int = Field(1, ge=1, le=10**6)
+    """Of the 3x3 convolutions of bottlenecks; ResNeXt-50 32x4d has 32 groups of width 4."""
     width_per_group: Int = Field(64, ge=1, le=10**6)
+    """Of the 3x3 convolutions of bottlenecks; ResNeXt-50 32x4d has 32 groups of width 4."""
     stem: Literal["imagenet", "cifar"] = "imagenet"
+    """7x7 of stride 2 and a max pooling, or 3x3 of stride 1 for small images."""
 
     @model_validator(mode="after")
     def _basic_blocks_have_no_groups(self) -> Self:
@@ -236,15 +222,6 @@ class VGG(ImageModel):
 
     Parameters are named as in torchvision: ``features.0.weight``, ..., ``classifier.6.bias``.
 
-    Attributes
-    ----------
-    layers : list of int
-        Convolutions in each stage.
-    batch_norm : bool
-        Whether a batch norm follows each convolution.
-    dropout : float
-        Share of the classifier's hidden values that is dropped.
-
     References
     ----------
     Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition",
@@ -253,8 +230,11 @@ class VGG(ImageModel):
 
     kind: Literal["vgg"] = "vgg"
     layers: list[Annotated[Int, Field(ge=1, le=1000)]] = Field([2, 2, 3, 3, 3], min_length=1)
+    """Convolutions in each stage."""
     batch_norm: Bool = False
+    """Whether a batch norm follows each convolution."""
     dropout: Float = Field(0.5, ge=0, le=1)
+    """Share of the classifier's hidden values that is dropped."""
 
     def initial(self, parameter: Parameter) -> Initial:
         if len(parameter.shape) == 4:
@@ -311,13 +291,6 @@ class Inception(ImageModel):
 
     Parameters are named as in torchvision: ``Conv2d_1a_3x3.conv.weight``, ..., ``fc.bias``.
 
-    Attributes
-    ----------
-    aux_logits : bool
-        Whether there is a second classifier in the middle of the model, with a loss of weight 0.4.
-    dropout : float
-        Share of the values before the last layer that is dropped.
-
     References
     ----------
     Szegedy et al., "Rethinking the Inception architecture for computer vision", CVPR 2016 (arXiv
@@ -327,7 +300,10 @@ class Inception(ImageModel):
     kind: Literal["inception"] = "inception"
     image_size: Int = Field(299, ge=1, le=10**5)
     aux_logits: Bool = True
+    """Whether there is a second classifier in the middle of the model, with a loss of weight
+    0.4."""
     dropout: Float = Field(0.5, ge=0, le=1)
+    """Share of the values before the last layer that is dropped."""
 
     def initial(self, parameter: Parameter) -> Initial:
         if len(parameter.shape) < 2:

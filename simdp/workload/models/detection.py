@@ -55,21 +55,6 @@ def check_multiple(key: str, size: int, factor: int, reason: str) -> None:
 class PyramidModel(Model):
     """A ResNet of bottlenecks with frozen norms and possibly frozen first layers, and an FPN.
 
-    Attributes
-    ----------
-    layers : list of int
-        Blocks in each of the four stages.
-    groups, width_per_group : int
-        Of the 3x3 convolutions; ResNeXt-50 32x4d has 32 groups of width 4.
-    trainable_layers : int
-        Number of trainable stages, counted from the last; 5 includes the first convolution.
-    fpn_channels : int
-        Channels of the pyramid's maps.
-    base_channels : int
-        Channels of the first stage's 3x3 convolutions without groups; 64 as published.
-    in_channels, image_height, image_width : int
-        Of an image [pixels].
-
     References
     ----------
     Lin et al., "Feature pyramid networks for object detection", CVPR 2017 (arXiv 1612.03144);
@@ -79,14 +64,23 @@ class PyramidModel(Model):
     layers: list[Annotated[Int, Field(ge=1, le=1000)]] = Field(
         [3, 4, 6, 3], min_length=NUM_STAGES, max_length=NUM_STAGES
     )
+    """Blocks in each of the four stages."""
     groups: Int = Field(1, ge=1, le=10**6)
+    """Of the 3x3 convolutions; ResNeXt-50 32x4d has 32 groups of width 4."""
     width_per_group: Int = Field(64, ge=1, le=10**6)
+    """Of the 3x3 convolutions; ResNeXt-50 32x4d has 32 groups of width 4."""
     trainable_layers: Int = Field(3, ge=0, le=5)
+    """Number of trainable stages, counted from the last; 5 includes the first convolution."""
     fpn_channels: Int = Field(256, ge=1, le=10**6)
+    """Channels of the pyramid's maps."""
     base_channels: Int = Field(64, ge=1, le=10**6)
+    """Channels of the first stage's 3x3 convolutions without groups; 64 as published."""
     in_channels: Int = Field(3, ge=1, le=10**6)
+    """Of an image [pixels]."""
     image_height: Int = Field(800, ge=1, le=10**5)
+    """Of an image [pixels]."""
     image_width: Int = Field(800, ge=1, le=10**5)
+    """Of an image [pixels]."""
 
     @model_validator(mode="after")
     def _maps_fit_when_upsampled(self) -> Self:
@@ -222,13 +216,6 @@ class RetinaNet(PyramidModel):
     focal loss, which matches boxes to objects, is not modelled: any loss on these outputs leads to
     gradients of the same sizes.
 
-    Attributes
-    ----------
-    num_classes : int
-        Number of classes.
-    num_anchors : int
-        Boxes per cell of a map.
-
     References
     ----------
     Lin et al., "Focal loss for dense object detection", ICCV 2017 (arXiv 1708.02002);
@@ -238,7 +225,9 @@ class RetinaNet(PyramidModel):
 
     kind: Literal["retinanet_fpn"] = "retinanet_fpn"
     num_classes: Int = Field(91, ge=1, le=10**6)
+    """Number of classes."""
     num_anchors: Int = Field(9, ge=1, le=1000)
+    """Boxes per cell of a map."""
 
     def initial(self, parameter: Parameter) -> Initial:
         """Heads start with small weights and a bias towards no object, as in section 4.1."""
@@ -290,19 +279,6 @@ class MaskRCNN(PyramidModel):
     training, and their places are fixed (see `RoIAlign`). Choosing proposals, which has no weights,
     takes no time here.
 
-    Attributes
-    ----------
-    num_classes : int
-        Number of classes, including the background.
-    num_anchors : int
-        Boxes per cell of a map.
-    box_rois : int
-        Regions per image of the box head in training.
-    mask_rois : int
-        Regions of the mask head: those with an object, at most a quarter.
-    representation : int
-        Width of the box head.
-
     References
     ----------
     He et al., "Mask R-CNN", ICCV 2017 (arXiv 1703.06870); torchvision/models/detection;
@@ -311,10 +287,15 @@ class MaskRCNN(PyramidModel):
 
     kind: Literal["mask_rcnn_fpn"] = "mask_rcnn_fpn"
     num_classes: Int = Field(91, ge=1, le=10**6)
+    """Number of classes, including the background."""
     num_anchors: Int = Field(3, ge=1, le=1000)
+    """Boxes per cell of a map."""
     box_rois: Int = Field(512, ge=1, le=10**6)
+    """Regions per image of the box head in training."""
     mask_rois: Int = Field(128, ge=1, le=10**6)
+    """Regions of the mask head: those with an object, at most a quarter."""
     representation: Int = Field(1024, ge=1, le=10**7)
+    """Width of the box head."""
 
     def initial(self, parameter: Parameter) -> Initial:
         if parameter.name.startswith("rpn."):
@@ -411,13 +392,6 @@ class SSD(ImageModel):
     flattened. SSD's loss, which matches boxes to objects, is not modelled: any loss on these
     outputs leads to gradients of the same sizes.
 
-    Attributes
-    ----------
-    layers : list of int
-        Residual blocks in each of the three stages.
-    num_classes : int
-        Number of classes, including the background.
-
     References
     ----------
     Liu et al., "SSD: single shot multibox detector", ECCV 2016 (arXiv 1512.02325);
@@ -426,10 +400,12 @@ class SSD(ImageModel):
 
     kind: Literal["ssd_resnet"] = "ssd_resnet"
     num_classes: Int = Field(81, ge=1, le=10**6)
+    """Number of classes, including the background."""
     image_size: Int = Field(300, ge=1, le=10**5)
     layers: list[Annotated[Int, Field(ge=1, le=1000)]] = Field(
         [3, 4, 6], min_length=3, max_length=3
     )
+    """Residual blocks in each of the three stages."""
 
     def initial(self, parameter: Parameter) -> Initial:
         if parameter.name.startswith("model."):
@@ -485,13 +461,6 @@ class YOLO(ImageModel):
     each anchor. Darknet's loss, which matches boxes to objects, is not modelled: any loss on these
     outputs leads to gradients of the same sizes.
 
-    Attributes
-    ----------
-    layers : list of int
-        Residual blocks in each stage of the backbone; the last three stages lead to heads.
-    num_anchors : int
-        Boxes per cell of a map.
-
     References
     ----------
     Redmon and Farhadi, "YOLOv3: an incremental improvement" (arXiv 1804.02767);
@@ -504,7 +473,9 @@ class YOLO(ImageModel):
     layers: list[Annotated[Int, Field(ge=1, le=1000)]] = Field(
         [1, 2, 8, 8, 4], min_length=NUM_SCALES
     )
+    """Residual blocks in each stage of the backbone; the last three stages lead to heads."""
     num_anchors: Int = Field(3, ge=1, le=1000)
+    """Boxes per cell of a map."""
 
     @model_validator(mode="after")
     def _maps_fit_when_upsampled(self) -> Self:
@@ -565,17 +536,6 @@ class YOLO(ImageModel):
 class UNet(Model):
     """Convolutions with instance norms; the output is a class of every voxel.
 
-    Attributes
-    ----------
-    filters : list of int
-        Channels of each size, the largest first; the bottleneck has those of the last.
-    num_classes : int
-        Classes of a voxel.
-    in_channels : int
-        Channels of a volume.
-    patch_size : int
-        Depth, height and width of a volume [voxels].
-
     References
     ----------
     Cicek et al., "3D U-Net: learning dense volumetric segmentation from sparse annotation", MICCAI
@@ -586,9 +546,13 @@ class UNet(Model):
     filters: list[Annotated[Int, Field(ge=1, le=10**6)]] = Field(
         [32, 64, 128, 256, 320], min_length=1, max_length=16
     )
+    """Channels of each size, the largest first; the bottleneck has those of the last."""
     num_classes: Int = Field(3, ge=1, le=10**6)
+    """Classes of a voxel."""
     in_channels: Int = Field(1, ge=1, le=10**6)
+    """Channels of a volume."""
     patch_size: Int = Field(128, ge=1, le=10**4)
+    """Depth, height and width of a volume [voxels]."""
 
     @model_validator(mode="after")
     def _volumes_can_be_halved(self) -> Self:

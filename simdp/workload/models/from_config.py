@@ -23,33 +23,23 @@ def _words(text: str) -> frozenset[str]:
 
 
 class FromConfig(NamedTuple):
-    """Keys of a config.json of one model_type besides our model's own keys.
-
-    Attributes
-    ----------
-    kind : str
-        Our model.
-    architectures : mapping of str to mapping
-        Possible classes of transformers, the usual one first, and the keys that each sets.
-    renames : mapping of str to str
-        Our names of keys.
-    fixed : mapping of str to value
-        Keys without counterpart, and the value at which none is needed; for a list, the value of
-        all members.
-    ignored : frozenset of str
-        Keys without effect on training.
-    adjusted : callable
-        Converts a file and the keys found in it to our model's keys.
-    """
+    """Keys of a config.json of one model_type besides our model's own keys."""
 
     kind: str
+    """Our model."""
     architectures: Mapping[str, Keys]
+    """Possible classes of transformers, the usual one first, and the keys that each sets."""
     renames: Mapping[str, str]
+    """Our names of keys."""
     fixed: Keys
+    """Keys without counterpart, and the value at which none is needed; for a list, the value of all
+    members."""
     ignored: frozenset[str]
+    """Keys without effect on training."""
     adjusted: Callable[[Keys, Mapping[str, object]], Mapping[str, object]] = lambda config, keys: (
         keys
     )
+    """Converts a file and the keys found in it to our model's keys."""
 
 
 def _t5(config: Keys, keys: Mapping[str, object]) -> Mapping[str, object]:
@@ -186,23 +176,18 @@ class Transformers(Model):
 
     It is replaced by that model when the scenario is read. A key of the file that affects the
     computation and that the model lacks is an error.
-
-    Attributes
-    ----------
-    path : str
-        The file or its folder, relative to the scenario's.
-    architecture : str or None
-        Class of transformers, such as BertForSequenceClassification; by default the first one of
-        the file's ``architectures``.
-    sequence_length, tgt_sequence_length : int or None
-        Tokens of a sample, if the model takes text.
     """
 
     kind: Literal["transformers"] = "transformers"
     path: str
+    """The file or its folder, relative to the scenario's."""
     architecture: str | None = None
+    """Class of transformers, such as BertForSequenceClassification; by default the first one of the
+    file's ``architectures``."""
     sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    """Tokens of a sample, if the model takes text."""
     tgt_sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    """Tokens of a sample, if the model takes text."""
 
     @property
     def unread(self) -> bool:

@@ -31,21 +31,6 @@ class GPT2(CausalModel):
     One output per token: a score for each possible next token. Keys are named as in transformers'
     GPT2Config.
 
-    Attributes
-    ----------
-    n_positions : int
-        Number of positions.
-    n_embd, n_layer, n_head : int
-        Width of a token, number of blocks, heads of each one's attention.
-    n_inner : int or None
-        Width between the two feed-forward maps; by default 4 n_embd.
-    embd_pdrop, attn_pdrop, resid_pdrop : float
-        Dropout of the embeddings, of the attention weights, and after each sublayer.
-    activation_function : {"gelu_new", "gelu", "relu"}
-        Between the feed-forward maps.
-    layer_norm_epsilon : float
-        Added to the variance by every norm.
-
     References
     ----------
     Radford et al., "Language models are unsupervised multitask learners", OpenAI 2019;
@@ -62,15 +47,25 @@ class GPT2(CausalModel):
     moved_to_sdpa: ClassVar[bool] = True
     vocab_size: Int = Field(50257, ge=1, le=10**9)
     n_positions: Int = Field(1024, ge=1, le=10**8)
+    """Number of positions."""
     n_embd: Int = Field(768, ge=1, le=10**7)
+    """Width of a token."""
     n_layer: Int = Field(12, ge=1, le=10**4)
+    """Number of blocks."""
     n_head: Int = Field(12, ge=1, le=10**7)
+    """Heads of each one's attention."""
     n_inner: Int | None = Field(None, ge=1, le=10**8)
+    """Width between the two feed-forward maps; by default 4 n_embd."""
     activation_function: ActivationName = "gelu_new"
+    """Between the feed-forward maps."""
     resid_pdrop: Float = Field(0.1, ge=0, le=1)
+    """Dropout of the embeddings, of the attention weights, and after each sublayer."""
     embd_pdrop: Float = Field(0.1, ge=0, le=1)
+    """Dropout of the embeddings, of the attention weights, and after each sublayer."""
     attn_pdrop: Float = Field(0.1, ge=0, le=1)
+    """Dropout of the embeddings, of the attention weights, and after each sublayer."""
     layer_norm_epsilon: Float = Field(1e-5, ge=0)
+    """Added to the variance by every norm."""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -128,32 +123,6 @@ class GPTNeoX(CausalModel):
 
     Keys are named as in transformers' GPTNeoXConfig.
 
-    Attributes
-    ----------
-    hidden_size, num_hidden_layers, num_attention_heads, intermediate_size : int
-        Width of a token, number of layers, heads of each one's attention, width between the two
-        feed-forward maps.
-    hidden_act : {"gelu", "gelu_new", "relu"}
-        Between the feed-forward maps.
-    rotary_pct : float
-        Share of a head's features with rotary embedding.
-    rotary_emb_base : float
-        Base of the rotary embedding's frequencies.
-    rope_parameters : RopeParameters or None
-        Both, as transformers 5 writes them, and the scaling for longer samples.
-    max_position_embeddings : int
-        Maximum length of a sample [tokens].
-    use_parallel_residual : bool
-        Whether both sublayers take a layer's input; else they run one after the other.
-    attention_bias : bool
-        Whether the maps into and out of attention have a bias.
-    attention_dropout, hidden_dropout : float
-        Of the attention weights; of the embedding and after each sublayer.
-    layer_norm_eps : float
-        Added to the variance by every norm.
-    tie_word_embeddings : bool
-        Whether the output map has the embedding's weight.
-
     References
     ----------
     Black et al., "GPT-NeoX-20B: an open-source autoregressive language model", arXiv 2204.06745;
@@ -168,20 +137,35 @@ class GPTNeoX(CausalModel):
     depth_key: ClassVar[str] = "num_hidden_layers"
     vocab_size: Int = Field(50432, ge=1, le=10**9)
     hidden_size: Int = Field(6144, ge=1, le=10**7)
+    """Width of a token."""
     num_hidden_layers: Int = Field(44, ge=1, le=10**4)
+    """Number of layers."""
     num_attention_heads: Int = Field(64, ge=1, le=10**7)
+    """Heads of each one's attention."""
     intermediate_size: Int = Field(24576, ge=1, le=10**8)
+    """Width between the two feed-forward maps."""
     hidden_act: ActivationName = "gelu"
+    """Between the feed-forward maps."""
     rotary_pct: Float = Field(0.25, gt=0, le=1)
+    """Share of a head's features with rotary embedding."""
     rotary_emb_base: Float = Field(10000.0, gt=1)
+    """Base of the rotary embedding's frequencies."""
     rope_parameters: RopeParameters | None = None
+    """Both, as transformers 5 writes them, and the scaling for longer samples."""
     max_position_embeddings: Int = Field(2048, ge=1, le=10**8)
+    """Maximum length of a sample [tokens]."""
     use_parallel_residual: Bool = True
+    """Whether both sublayers take a layer's input; else they run one after the other."""
     attention_bias: Bool = True
+    """Whether the maps into and out of attention have a bias."""
     attention_dropout: Float = Field(0.0, ge=0, le=1)
+    """Of the attention weights."""
     hidden_dropout: Float = Field(0.0, ge=0, le=1)
+    """Of the embedding and after each sublayer."""
     layer_norm_eps: Float = Field(1e-5, ge=0)
+    """Added to the variance by every norm."""
     tie_word_embeddings: Bool = False
+    """Whether the output map has the embedding's weight."""
 
     @model_validator(mode="after")
     def _rope_is_written_once(self) -> Self:
@@ -250,50 +234,21 @@ class GPTNeoX(CausalModel):
 
 
 class MptAttentionConfig(Spec):
-    """Attention of MPT; keys are named as in transformers' MptAttentionConfig.
-
-    Attributes
-    ----------
-    attn_pdrop : float
-        Dropout of the attention weights.
-    alibi : bool
-        Whether scores fall with the distance, by a slope of each head (Press et al., arXiv
-        2108.12409).
-    alibi_bias_max : float
-        The smallest slope is ``2^-alibi_bias_max`` if the number of heads is a power of two.
-    """
+    """Attention of MPT; keys are named as in transformers' MptAttentionConfig."""
 
     attn_pdrop: Float = Field(0.0, ge=0, le=1)
+    """Dropout of the attention weights."""
     alibi: Bool = True
+    """Whether scores fall with the distance, by a slope of each head (Press et al., arXiv
+    2108.12409)."""
     alibi_bias_max: Float = Field(8.0, gt=0)
+    """The smallest slope is ``2^-alibi_bias_max`` if the number of heads is a power of two."""
 
 
 class Mpt(CausalModel):
     """Embedding of tokens, causal blocks, a norm, and the token embedding again.
 
     Keys are named as in transformers' MptConfig.
-
-    Attributes
-    ----------
-    d_model, n_heads, n_layers : int
-        Width of a token, heads of each block's attention, number of blocks.
-    expansion_ratio : int
-        Width of a block's feed-forward part over d_model; always 4 in transformers.
-    max_seq_len : int
-        Maximum length of a sample [tokens].
-    learned_pos_emb : bool
-        Whether there is a learned position embedding: llm-foundry's default; transformers' MPT has
-        none.
-    attn_config : MptAttentionConfig
-        Attention.
-    no_bias : bool
-        Whether linear maps and norms have no biases.
-    emb_pdrop, resid_pdrop : float
-        Dropout of the embeddings, and after each sublayer.
-    layer_norm_epsilon : float
-        Added to the variance by every norm.
-    tie_word_embeddings : bool
-        Whether the output map has the embedding's weight.
 
     References
     ----------
@@ -307,17 +262,30 @@ class Mpt(CausalModel):
     trained_with_fused_loss: ClassVar[bool] = True
     vocab_size: Int = Field(50368, ge=1, le=10**9)
     d_model: Int = Field(2048, ge=1, le=10**7)
+    """Width of a token."""
     n_heads: Int = Field(16, ge=1, le=10**7)
+    """Heads of each block's attention."""
     n_layers: Int = Field(24, ge=1, le=10**4)
+    """Number of blocks."""
     expansion_ratio: Int = Field(4, ge=1, le=1000)
+    """Width of a block's feed-forward part over d_model; always 4 in transformers."""
     max_seq_len: Int = Field(2048, ge=1, le=10**8)
+    """Maximum length of a sample [tokens]."""
     learned_pos_emb: Bool = False
+    """Whether there is a learned position embedding: llm-foundry's default; transformers' MPT has
+    none."""
     attn_config: MptAttentionConfig = MptAttentionConfig()
+    """Attention."""
     no_bias: Bool = True
+    """Whether linear maps and norms have no biases."""
     emb_pdrop: Float = Field(0.0, ge=0, le=1)
+    """Dropout of the embeddings, and after each sublayer."""
     resid_pdrop: Float = Field(0.0, ge=0, le=1)
+    """Dropout of the embeddings, and after each sublayer."""
     layer_norm_epsilon: Float = Field(1e-5, ge=0)
+    """Added to the variance by every norm."""
     tie_word_embeddings: Bool = True
+    """Whether the output map has the embedding's weight."""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:

@@ -44,54 +44,39 @@ class Decoder(CausalModel):
 
     One output per token: a score for each possible next token. Keys are named as in transformers'
     LlamaConfig.
-
-    Attributes
-    ----------
-    hidden_size, intermediate_size : int
-        Width of a token, and between the maps of a layer's feed-forward part.
-    num_hidden_layers : int
-        Decoder layers.
-    num_attention_heads : int
-        Heads of the queries.
-    num_key_value_heads : int or None
-        Heads of keys and values, each shared by several of the queries; by default as many.
-    head_dim : int or None
-        Width of a head; by default hidden_size over the number of heads.
-    max_position_embeddings : int
-        Maximum length of a sample [tokens].
-    rope_theta : float or None
-        Base of the rotary embedding's frequencies, 10,000 by default.
-    rope_scaling : RopeScaling or None
-        Scaling of its wavelengths; none by default.
-    rope_parameters : RopeParameters or None
-        Both in one, as in newer files of transformers; instead of the two.
-    attention_dropout : float
-        Of the attention weights.
-    hidden_act : {"silu", "gelu", "gelu_pytorch_tanh", "relu"}
-        Activation of the feed-forward part's gate.
-    rms_norm_eps : float
-        Added to the mean of the squares by every norm.
-    tie_word_embeddings : bool
-        Whether the output map has the embedding's weight.
     """
 
     trunk: ClassVar[str] = "model."
     depth_key: ClassVar[str] = "num_hidden_layers"
     vocab_size: Int = Field(32000, ge=1, le=10**9)
     hidden_size: Int = Field(4096, ge=1, le=10**7)
+    """Width of a token, and between the maps of a layer's feed-forward part."""
     intermediate_size: Int = Field(11008, ge=1, le=10**8)
+    """Width of a token, and between the maps of a layer's feed-forward part."""
     num_hidden_layers: Int = Field(32, ge=1, le=10**4)
+    """Decoder layers."""
     num_attention_heads: Int = Field(32, ge=1, le=10**7)
+    """Heads of the queries."""
     num_key_value_heads: Int | None = Field(None, ge=1, le=10**7)
+    """Heads of keys and values, each shared by several of the queries; by default as many."""
     head_dim: Int | None = Field(None, ge=2, le=10**6)
+    """Width of a head; by default hidden_size over the number of heads."""
     max_position_embeddings: Int = Field(2048, ge=1, le=10**8)
+    """Maximum length of a sample [tokens]."""
     rope_theta: Float | None = Field(None, gt=1)
+    """Base of the rotary embedding's frequencies, 10,000 by default."""
     rope_scaling: RopeScaling | None = None
+    """Scaling of its wavelengths; none by default."""
     rope_parameters: RopeParameters | None = None
+    """Both in one, as in newer files of transformers; instead of the two."""
     attention_dropout: Float = Field(0.0, ge=0, le=1)
+    """Of the attention weights."""
     hidden_act: Literal["silu", "gelu", "gelu_pytorch_tanh", "relu"] = "silu"
+    """Activation of the feed-forward part's gate."""
     rms_norm_eps: Float = Field(1e-6, ge=0)
+    """Added to the mean of the squares by every norm."""
     tie_word_embeddings: Bool = False
+    """Whether the output map has the embedding's weight."""
 
     default_theta: ClassVar[float] = 10000.0
 
@@ -185,13 +170,6 @@ class Decoder(CausalModel):
 class Llama(Decoder):
     """RMSNorm, rotary embeddings, grouped queries and SwiGLU, without biases.
 
-    Attributes
-    ----------
-    attention_bias : bool
-        Whether all four projections of attention have a bias.
-    mlp_bias : bool
-        Whether the three maps of the feed-forward part have a bias.
-
     References
     ----------
     Touvron et al., "Llama 2: open foundation and fine-tuned chat models", arXiv 2307.09288;
@@ -200,7 +178,9 @@ class Llama(Decoder):
 
     kind: Literal["llama"] = "llama"
     attention_bias: Bool = False
+    """Whether all four projections of attention have a bias."""
     mlp_bias: Bool = False
+    """Whether the three maps of the feed-forward part have a bias."""
 
     @property
     def biases(self) -> dict[str, bool]:
@@ -214,11 +194,6 @@ class Llama(Decoder):
 class Mistral(Decoder):
     """As Llama, but a token attends to a sliding window.
 
-    Attributes
-    ----------
-    sliding_window : int or None
-        Number of tokens attended to, including the token itself; None for all.
-
     References
     ----------
     Jiang et al., "Mistral 7B", arXiv 2310.06825;
@@ -230,6 +205,7 @@ class Mistral(Decoder):
     num_key_value_heads: Int | None = Field(8, ge=1, le=10**7)
     max_position_embeddings: Int = Field(131072, ge=1, le=10**8)
     sliding_window: Int | None = Field(4096, ge=1, le=10**8)
+    """Number of tokens attended to, including the token itself; None for all."""
 
     @property
     def biases(self) -> dict[str, bool]:

@@ -50,63 +50,49 @@ class GraphInput(Spec):
 
 
 class RecordedCall(Spec):
-    """A recorded operator and its inputs; see `simdp.workload.layers.operator.Operator`.
-
-    Attributes
-    ----------
-    name : str
-        Path of its module, and the operator's name.
-    policy : str
-        A key of ``POLICIES``.
-    takes : tuple of int
-        Numbers of values: first the graph's inputs, then the operators' outputs.
-    elements, learned, products, forward, backward, keeps
-        As the operator's attributes; parameters by their numbers in the file.
-    """
+    """A recorded operator and its inputs; see `simdp.workload.layers.operator.Operator`."""
 
     name: str
+    """Path of its module, and the operator's name."""
     policy: Literal["fused_attention", "product", "promote", "wide"] = "promote"
+    """A key of ``POLICIES``."""
     takes: tuple[Count, ...] = ()
+    """Numbers of values: first the graph's inputs, then the operators' outputs."""
     elements: Count = 0
+    """As the operator's attributes; parameters by their numbers in the file."""
     learned: tuple[Count, ...] = ()
+    """As the operator's attributes; parameters by their numbers in the file."""
     products: Size = 0.0
+    """As the operator's attributes; parameters by their numbers in the file."""
     forward: tuple[KernelSizes, ...] = ()
+    """As the operator's attributes; parameters by their numbers in the file."""
     backward: tuple[KernelSizes, ...] = ()
+    """As the operator's attributes; parameters by their numbers in the file."""
     keeps: KeptSizes = KeptSizes()
+    """As the operator's attributes; parameters by their numbers in the file."""
 
 
 class Recording(Spec):
-    """Content of a file of recorded operators.
-
-    Attributes
-    ----------
-    format : int
-        Version of the format.
-    module, torch : str
-        Name of the recorded module, and torch's version.
-    inputs : tuple of GraphInput
-        In the order of the module's arguments.
-    parameters : tuple of Learned
-        In torch's order of registration.
-    frozen : tuple of int
-        Numbers of the parameters without gradient.
-    buffers : tuple of Held
-        In torch's order of registration.
-    operators : tuple of RecordedCall
-        In the order of forward.
-    output : int
-        The value at which backward begins.
-    """
+    """Content of a file of recorded operators."""
 
     format: Annotated[Int, Field(ge=FORMAT, le=FORMAT)]
+    """Version of the format."""
     module: str
+    """Name of the recorded module."""
     torch: str
+    """Torch's version."""
     inputs: tuple[GraphInput, ...]
+    """In the order of the module's arguments."""
     parameters: tuple[Learned, ...]
+    """In torch's order of registration."""
     frozen: tuple[Count, ...] = ()
+    """Numbers of the parameters without gradient."""
     buffers: tuple[Held, ...] = ()
+    """In torch's order of registration."""
     operators: Annotated[tuple[RecordedCall, ...], Field(min_length=1)]
+    """In the order of forward."""
     output: Count
+    """The value at which backward begins."""
 
     def problem(self) -> str | None:
         """Error for a number that is no value or parameter, or None."""
@@ -133,15 +119,11 @@ class Operators(Model):
 
     Times and memory on any device follow from the kernels; there are no numbers. The operators
     include the loss, if there was one.
-
-    Attributes
-    ----------
-    path : str
-        The file, relative to the scenario's.
     """
 
     kind: Literal["operators"] = "operators"
     path: str
+    """The file, relative to the scenario's."""
 
     recorded: ClassVar[bool] = True
 
@@ -212,11 +194,6 @@ class EinsumModel(Model):
     """``{kind: einsum, equation: "bd,df->bf", d: 2048, f: 1024}``: a size for every index.
 
     The first index is the sample's and has no size. The parameter is called ``weight``.
-
-    Attributes
-    ----------
-    equation : str
-        Indices of the input, the weight and the output.
     """
 
     model_config = ConfigDict(
@@ -229,6 +206,7 @@ class EinsumModel(Model):
 
     kind: Literal["einsum"] = "einsum"
     equation: str
+    """Indices of the input, the weight and the output."""
 
     @model_validator(mode="before")
     @classmethod
@@ -309,19 +287,14 @@ class Parameters(TimedModel):
     """``{kind: parameters, num_params: 25_000_000}``: equal layers that take no time.
 
     With ``compute: measured`` a step takes the measured time, divided equally among the layers.
-
-    Attributes
-    ----------
-    num_params : int
-        Elements of all layers; also as ``25.6e6``.
-    num_layers : int
-        Layers, with a tensor each. 1 by default, but 50 if compute is measured: with a single one
-        no communication could begin before backward ends.
     """
 
     kind: Literal["parameters"] = "parameters"
     num_params: Annotated[Int, BeforeValidator(_counted)] = Field(ge=1, le=10**13)
+    """Elements of all layers; also as ``25.6e6``."""
     num_layers: Int = Field(1, ge=1, le=10**5)
+    """Layers, with a tensor each. 1 by default, but 50 if compute is measured: with a single one no
+    communication could begin before backward ends."""
 
     brings_times: ClassVar[bool] = False
 
@@ -376,15 +349,11 @@ class Profile(TimedModel):
     share of matrix products in a layer's time, from 0 to 1, for other devices (`workload.compute`).
     ``buffer_bytes`` and ``counter_bytes`` are those of buffers in the workload's dtype and in
     int64.
-
-    Attributes
-    ----------
-    path : str
-        A CSV file, relative to the scenario's; lines that begin with # are comments.
     """
 
     kind: Literal["profile"] = "profile"
     path: str
+    """A CSV file, relative to the scenario's; lines that begin with # are comments."""
 
     _layers: tuple[TimedLayer, ...] = PrivateAttr(default=())
 

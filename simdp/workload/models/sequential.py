@@ -39,21 +39,15 @@ class MLP(Model):
     """Linear layers ``widths[0] -> widths[1] -> ...``; no activation after the last.
 
     Parameters are named ``layers.0.weight``, ``layers.0.bias``, ``layers.1.weight``, ...
-
-    Attributes
-    ----------
-    widths : list of int
-        Length of a sample, then the outputs of each layer.
-    activation : str
-        Kind of activation between layers.
-    bias : bool
-        Whether layers have a bias.
     """
 
     kind: Literal["mlp"] = "mlp"
     widths: list[Annotated[Int, Field(ge=1, le=10**8)]] = Field(min_length=2)
+    """Length of a sample, then the outputs of each layer."""
     activation: str = Field("relu", json_schema_extra=KINDS)
+    """Kind of activation between layers."""
     bias: Bool = True
+    """Whether layers have a bias."""
 
     @field_validator("activation")
     @classmethod
@@ -87,25 +81,18 @@ INPUT = "input"
 
 
 class Sequential(Model):
-    """``{kind: sequential, layers: [{name: l1, kind: linear, in_features: 5, ...}, ...]}``.
-
-    Attributes
-    ----------
-    layers : list of Module
-        In the order of forward; one without a name is named by its number, as in
-        torch.nn.Sequential. Each takes the output of the one before it, unless its ``inputs`` name
-        earlier ones, or ``input``, the sample: skips are written in this way, with ``add`` and
-        ``concat``.
-    input_shape : list of int or None
-        Shape of a sample; by default that of the data, or the features of a first linear layer.
-    unused : tuple of str
-        Layers that the model has but never calls: their parameters get no gradient.
-    """
+    """``{kind: sequential, layers: [{name: l1, kind: linear, in_features: 5, ...}, ...]}``."""
 
     kind: Literal["sequential"] = "sequential"
     layers: list[AnyModule] = Field(min_length=1)
+    """In the order of forward; one without a name is named by its number, as in
+    torch.nn.Sequential. Each takes the output of the one before it, unless its ``inputs`` name
+    earlier ones, or ``input``, the sample: skips are written in this way, with ``add`` and
+    ``concat``."""
     input_shape: list[Annotated[Int, Field(ge=1)]] | None = None
+    """Shape of a sample; by default that of the data, or the features of a first linear layer."""
     unused: tuple[str, ...] = ()
+    """Layers that the model has but never calls: their parameters get no gradient."""
 
     @model_validator(mode="before")
     @classmethod

@@ -37,38 +37,6 @@ class T5(SequenceModel):
     The inputs are tokens: ``x``, and ``tgt``, the decoder's input, which transformers makes of the
     labels by a shift to the right. Keys are named as in transformers' T5Config.
 
-    Attributes
-    ----------
-    vocab_size : int
-        Size of the vocabulary.
-    d_model, d_kv, d_ff : int
-        Width of a token, of a head of attention, of the feed-forward part.
-    num_layers, num_decoder_layers : int
-        Blocks of the encoder; of the decoder, by default as many.
-    num_heads : int
-        Heads of each attention.
-    relative_attention_num_buckets, relative_attention_max_distance : int
-        Number of distance buckets of the position bias; distance from which all fall into the last
-        one.
-    dropout_rate : float
-        Of the embeddings, after each sublayer and the last norms, in the feed-forward part, and of
-        the attention weights.
-    layer_norm_epsilon : float
-        Added to the mean of the squares by every norm.
-    initializer_factor : float
-        Factor of all initial weights.
-    feed_forward_proj : {"relu", "gelu", "gated-gelu", "gated-silu"}
-        Activation of the feed-forward part; T5 1.1 has gated-gelu.
-    tie_word_embeddings : bool
-        Whether the output map has the embedding's weight. A file of weights in which both differ
-        unties them, as in transformers.
-    scale_decoder_outputs : bool or None
-        Whether to divide the input of the output map by sqrt(d_model); by default if it is tied.
-    pad_id : int or None
-        Token that pads short samples, masked in ``x``. ``tgt`` may begin with it.
-    sequence_length, tgt_sequence_length : int or None
-        Length of a sample; by default that of the data.
-
     References
     ----------
     Raffel et al., "Exploring the limits of transfer learning with a unified text-to-text
@@ -86,23 +54,43 @@ class T5(SequenceModel):
 
     kind: Literal["t5"] = "t5"
     vocab_size: Int = Field(32128, ge=1, le=10**9)
+    """Size of the vocabulary."""
     d_model: Int = Field(512, ge=1, le=10**7)
+    """Width of a token, of a head of attention, of the feed-forward part."""
     d_kv: Int = Field(64, ge=1, le=10**7)
+    """Width of a token, of a head of attention, of the feed-forward part."""
     d_ff: Int = Field(2048, ge=1, le=10**8)
+    """Width of a token, of a head of attention, of the feed-forward part."""
     num_layers: Int = Field(6, ge=1, le=10**4)
+    """Blocks of the encoder."""
     num_decoder_layers: Int | None = Field(None, ge=1, le=10**4)
+    """Of the decoder, by default as many."""
     num_heads: Int = Field(8, ge=1, le=10**7)
+    """Heads of each attention."""
     relative_attention_num_buckets: Int = Field(32, ge=4, le=10**6)
+    """Number of distance buckets of the position bias."""
     relative_attention_max_distance: Int = Field(128, ge=2, le=10**8)
+    """Distance from which all fall into the last one."""
     dropout_rate: Float = Field(0.1, ge=0, le=1)
+    """Of the embeddings, after each sublayer and the last norms, in the feed-forward part, and of
+    the attention weights."""
     layer_norm_epsilon: Float = Field(1e-6, ge=0)
+    """Added to the mean of the squares by every norm."""
     initializer_factor: Float = Field(1.0, ge=0)
+    """Factor of all initial weights."""
     feed_forward_proj: FeedForward = "relu"
+    """Activation of the feed-forward part; T5 1.1 has gated-gelu."""
     tie_word_embeddings: Bool = True
+    """Whether the output map has the embedding's weight. A file of weights in which both differ
+    unties them, as in transformers."""
     scale_decoder_outputs: Bool | None = None
+    """Whether to divide the input of the output map by sqrt(d_model); by default if it is tied."""
     pad_id: Int | None = None
+    """Token that pads short samples, masked in ``x``. ``tgt`` may begin with it."""
     sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    """Length of a sample; by default that of the data."""
     tgt_sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    """Length of a sample; by default that of the data."""
 
     # The graph ---------------------------------------------------------------------------------
 

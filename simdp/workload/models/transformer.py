@@ -51,67 +51,53 @@ class Transformer(SequenceModel):
 
     The inputs are tokens ``x``; for seq2seq also ``tgt``, the decoder's input. Keys named as
     torch's have torch's defaults, those of nn.Transformer.
-
-    Attributes
-    ----------
-    task : {"language_model", "classifier", "seq2seq"}
-        One output per token, per sample, or per token of ``tgt``.
-    num_layers, num_decoder_layers : int
-        Of the encoder; of the decoder, by default as many.
-    causal : bool or None
-        Whether a token attends only to those before it; by default in a language model. The ``tgt``
-        of seq2seq always does, its encoder never.
-    pad_id : int or None
-        Token that pads short samples; masked in attention.
-    scale_embedding : bool
-        Whether to multiply the embedding by sqrt(d_model).
-    shared_embedding : bool
-        Whether ``x`` and ``tgt`` share one embedding.
-    num_labels : int or None
-        Outputs of a classifier.
-    pooling : {"mean", "first"} or None
-        Input of a classifier: the mean over the tokens without padding, or the first one.
-    sequence_length, tgt_sequence_length : int or None
-        Length of a sample; by default that of the data.
-    vocab_size, tgt_vocab_size : int
-        Sizes of the vocabularies of ``x`` and ``tgt``; equal by default.
-    d_model, nhead, dim_feedforward : int
-        Width of a token, heads of each attention, width between the two linear maps of a layer.
-    dropout : float
-        After the embedding and each sublayer, between the linear maps, and of the attention
-        weights.
-    activation : {"relu", "gelu"}
-        Between the linear maps.
-    layer_norm_eps : float
-        Added to the variance by every norm.
-    norm_first : bool
-        As in `TransformerEncoderLayer`.
-    positional_encoding : {"sinusoidal", "none"}
-        Encoding added to the embedding.
     """
 
     kind: Literal["transformer"] = "transformer"
     task: Literal["language_model", "classifier", "seq2seq"]
+    """One output per token, per sample, or per token of ``tgt``."""
     vocab_size: Int = Field(ge=1, le=10**9)
+    """Sizes of the vocabularies of ``x`` and ``tgt``; equal by default."""
     tgt_vocab_size: Int | None = Field(None, ge=1, le=10**9)
+    """Sizes of the vocabularies of ``x`` and ``tgt``; equal by default."""
     d_model: Int = Field(512, ge=1, le=10**8)
+    """Width of a token."""
     nhead: Int = Field(8, ge=1)
+    """Heads of each attention."""
     num_layers: Int = Field(6, ge=1, le=10**4)
+    """Of the encoder."""
     num_decoder_layers: Int | None = Field(None, ge=1, le=10**4)
+    """Of the decoder, by default as many."""
     dim_feedforward: Int = Field(2048, ge=1, le=10**8)
+    """Width between the two linear maps of a layer."""
     dropout: Float = Field(0.1, ge=0, le=1)
+    """After the embedding and each sublayer, between the linear maps, and of the attention
+    weights."""
     activation: Literal["relu", "gelu"] = "relu"
+    """Between the linear maps."""
     layer_norm_eps: Float = Field(1e-5, ge=0)
+    """Added to the variance by every norm."""
     norm_first: Bool = False
+    """As in `TransformerEncoderLayer`."""
     causal: Bool | None = None
+    """Whether a token attends only to those before it; by default in a language model. The ``tgt``
+    of seq2seq always does, its encoder never."""
     pad_id: Int | None = None
+    """Token that pads short samples; masked in attention."""
     scale_embedding: Bool = True
+    """Whether to multiply the embedding by sqrt(d_model)."""
     positional_encoding: Literal["sinusoidal", "none"] = "sinusoidal"
+    """Encoding added to the embedding."""
     shared_embedding: Bool = False
+    """Whether ``x`` and ``tgt`` share one embedding."""
     num_labels: Int | None = Field(None, ge=1, le=10**8)
+    """Outputs of a classifier."""
     pooling: Literal["mean", "first"] | None = None
+    """Input of a classifier: the mean over the tokens without padding, or the first one."""
     sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    """Length of a sample; by default that of the data."""
     tgt_sequence_length: Int | None = Field(None, ge=1, le=10**8)
+    """Length of a sample; by default that of the data."""
 
     @model_validator(mode="after")
     def _keys_go_with_the_task(self) -> Self:

@@ -37,29 +37,6 @@ class ViT(Model):
 
     Keys are named as in transformers' ViTConfig, parameters as in transformers 5.
 
-    Attributes
-    ----------
-    hidden_size, num_hidden_layers, num_attention_heads : int
-        Width of a token, number of encoder layers, heads of each one's attention.
-    intermediate_size : int
-        Width between the two feed-forward maps.
-    hidden_act : {"gelu", "gelu_new", "relu"}
-        Activation between the feed-forward maps.
-    hidden_dropout_prob, attention_probs_dropout_prob : float
-        Dropout of the embeddings and after each sublayer, and of the attention weights.
-    initializer_range : float
-        Standard deviation of the initial weights.
-    layer_norm_eps : float
-        Added to the variance by every norm.
-    image_size, patch_size : int
-        Height and width of an image and of a patch [pixels].
-    num_channels : int
-        Channels of an image.
-    qkv_bias : bool
-        Whether the maps to queries, keys and values have a bias.
-    num_labels : int
-        Number of classes.
-
     References
     ----------
     Dosovitskiy et al., "An image is worth 16x16 words: transformers for image recognition at
@@ -83,19 +60,33 @@ class ViT(Model):
     kind: Literal["vit"] = "vit"
     depth_key: ClassVar[str] = "num_hidden_layers"
     hidden_size: Int = Field(768, ge=1, le=10**7)
+    """Width of a token."""
     num_hidden_layers: Int = Field(12, ge=1, le=10**4)
+    """Number of encoder layers."""
     num_attention_heads: Int = Field(12, ge=1, le=10**7)
+    """Heads of each one's attention."""
     intermediate_size: Int = Field(3072, ge=1, le=10**8)
+    """Width between the two feed-forward maps."""
     hidden_act: ActivationName = "gelu"
+    """Activation between the feed-forward maps."""
     hidden_dropout_prob: Float = Field(0.0, ge=0, le=1)
+    """Dropout of the embeddings and after each sublayer, and of the attention weights."""
     attention_probs_dropout_prob: Float = Field(0.0, ge=0, le=1)
+    """Dropout of the embeddings and after each sublayer, and of the attention weights."""
     initializer_range: Float = Field(0.02, ge=0)
+    """Standard deviation of the initial weights."""
     layer_norm_eps: Float = Field(1e-12, ge=0)
+    """Added to the variance by every norm."""
     image_size: Int = Field(224, ge=1, le=10**5)
+    """Height and width of an image and of a patch [pixels]."""
     patch_size: Int = Field(16, ge=1, le=10**5)
+    """Height and width of an image and of a patch [pixels]."""
     num_channels: Int = Field(3, ge=1, le=10**6)
+    """Channels of an image."""
     qkv_bias: Bool = True
+    """Whether the maps to queries, keys and values have a bias."""
     num_labels: Int = Field(2, ge=1, le=10**7)
+    """Number of classes."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:

@@ -25,13 +25,7 @@ Beta = Annotated[Float, Field(ge=0, lt=1)]
 
 
 class AdamBase(Fusable):
-    """Base of Adam and AdamW, which differ in the weight decay.
-
-    Attributes
-    ----------
-    amsgrad : bool
-        Whether to divide by the largest average of squares so far instead of the last one.
-    """
+    """Base of Adam and AdamW, which differ in the weight decay."""
 
     decoupled: ClassVar[bool]
     """Whether the parameter decays directly instead of through its gradient."""
@@ -40,6 +34,7 @@ class AdamBase(Fusable):
     eps: Float = Field(1e-8, ge=0)
     weight_decay: Float = Field(0.0, ge=0)
     amsgrad: Bool = False
+    """Whether to divide by the largest average of squares so far instead of the last one."""
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:
@@ -73,17 +68,12 @@ class Adam(AdamBase):
 
 
 class AdamW(AdamBase):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101).
-
-    Attributes
-    ----------
-    weight_decay : float
-        Share of the parameter, times lr, that is subtracted from it in each step.
-    """
+    """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101)."""
 
     decoupled: ClassVar[bool] = True
     kind: Literal["adamw"] = "adamw"
     weight_decay: Float = Field(0.01, ge=0)
+    """Share of the parameter, times lr, that is subtracted from it in each step."""
 
 
 def moments(amsgrad: bool = False) -> dict[str, float]:
@@ -162,13 +152,6 @@ class NAdam(Optimizer):
     ``p -= lr ((1 - mu_t) g / (1 - M_t) + mu_{t+1} m / (1 - M_{t+1})) / (sqrt(v / (1 - b2^t)) +
     eps)``, where M_t is the product of mu_1 ... mu_t, and m and v are Adam's. Dozat, "Incorporating
     Nesterov momentum into Adam", ICLR workshop, 2016.
-
-    Attributes
-    ----------
-    momentum_decay : float
-        Rate at which mu rises to b1; with 0 it stays at half of b1.
-    decoupled_weight_decay : bool
-        Whether weight decay is decoupled, as in AdamW, or added to the gradient.
     """
 
     kind: Literal["nadam"] = "nadam"
@@ -177,7 +160,9 @@ class NAdam(Optimizer):
     eps: Float = Field(1e-8, ge=0)
     weight_decay: Float = Field(0.0, ge=0)
     momentum_decay: Float = Field(4e-3, ge=0)
+    """Rate at which mu rises to b1; with 0 it stays at half of b1."""
     decoupled_weight_decay: Bool = False
+    """Whether weight decay is decoupled, as in AdamW, or added to the gradient."""
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:
@@ -227,11 +212,6 @@ class RAdam(Optimizer):
     ``rho = rho_inf - 2 t b2^t / (1 - b2^t)``, ``rho_inf = 2 / (1 - b2) - 1`` and
     ``r^2 = (rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)``.
     Liu et al., "On the variance of the adaptive learning rate and beyond", arXiv 1908.03265.
-
-    Attributes
-    ----------
-    decoupled_weight_decay : bool
-        Whether weight decay is decoupled, as in AdamW, or added to the gradient.
     """
 
     kind: Literal["radam"] = "radam"
@@ -239,6 +219,7 @@ class RAdam(Optimizer):
     eps: Float = Field(1e-8, ge=0)
     weight_decay: Float = Field(0.0, ge=0)
     decoupled_weight_decay: Bool = False
+    """Whether weight decay is decoupled, as in AdamW, or added to the gradient."""
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:
@@ -279,20 +260,15 @@ class Adagrad(Fusable):
 
     Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
     optimization", JMLR 12, 2011.
-
-    Attributes
-    ----------
-    lr_decay : float
-        Decay of the learning rate with the step t.
-    initial_accumulator_value : float
-        Initial value of s.
     """
 
     kind: Literal["adagrad"] = "adagrad"
     lr: Float = Field(1e-2, ge=0)
     lr_decay: Float = Field(0.0, ge=0)
+    """Decay of the learning rate with the step t."""
     weight_decay: Float = Field(0.0, ge=0)
     initial_accumulator_value: Float = Field(0.0, ge=0)
+    """Initial value of s."""
     eps: Float = Field(1e-10, ge=0)
     maximize: Bool = False
 
@@ -324,16 +300,12 @@ class Adadelta(Optimizer):
     """``p -= lr g sqrt(u + eps) / sqrt(v + eps)``; v, u average g^2 and the steps' squares.
 
     Zeiler, "ADADELTA: an adaptive learning rate method", arXiv 1212.5701.
-
-    Attributes
-    ----------
-    rho : float
-        Decay rate of v and u.
     """
 
     kind: Literal["adadelta"] = "adadelta"
     lr: Float = Field(1.0, ge=0)
     rho: Float = Field(0.9, ge=0, le=1)
+    """Decay rate of v and u."""
     eps: Float = Field(1e-6, ge=0)
     weight_decay: Float = Field(0.0, ge=0)
     maximize: Bool = False
@@ -368,24 +340,18 @@ class RMSprop(Optimizer):
 
     Tieleman and Hinton, "Lecture 6.5: RMSProp", COURSERA: Neural networks for machine learning,
     2012; centered: Graves, arXiv 1308.0850.
-
-    Attributes
-    ----------
-    alpha : float
-        Decay rate of the average v.
-    momentum : float
-        Above 0, ``b = momentum b + g / (sqrt(v) + eps)`` and ``p -= lr b``.
-    centered : bool
-        Whether to subtract the square of the average gradient from v.
     """
 
     kind: Literal["rmsprop"] = "rmsprop"
     lr: Float = Field(1e-2, ge=0)
     alpha: Float = Field(0.99, ge=0, le=1)
+    """Decay rate of the average v."""
     eps: Float = Field(1e-8, ge=0)
     weight_decay: Float = Field(0.0, ge=0)
     momentum: Float = Field(0.0, ge=0)
+    """Above 0, ``b = momentum b + g / (sqrt(v) + eps)`` and ``p -= lr b``."""
     centered: Bool = False
+    """Whether to subtract the square of the average gradient from v."""
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:

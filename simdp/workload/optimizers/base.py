@@ -31,17 +31,13 @@ class ParamGroup(Spec):
     """Parameters with names that match a pattern, and arguments of their own.
 
     Every key besides ``params`` is an argument of the group's optimizer, which checks it.
-
-    Attributes
-    ----------
-    params : tuple of str
-        Patterns in which ``*`` matches any text, including dots, ``?`` one character and ``[ab]``
-        one of some; case-sensitive.
     """
 
     model_config = ConfigDict(extra="allow")
 
     params: tuple[str, ...] = Field(min_length=1)
+    """Patterns in which ``*`` matches any text, including dots, ``?`` one character and ``[ab]``
+    one of some; case-sensitive."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -138,15 +134,6 @@ class Optimizer(Spec):
 
     Attributes
     ----------
-    lr : float
-        Learning rate.
-    foreach : bool or None
-        False updates tensor by tensor, with kernels for each, as torch does on request, and did
-        before 2.0; None and True update all tensors at once, with the few launches of torch's
-        kernels over lists of tensors.
-    param_groups : tuple of ParamGroup or None
-        Parameters with arguments of their own; the first group that matches a name holds it, and
-        unmatched parameters have the optimizer's arguments.
     betas : tuple of float
         Decay rates of the averages of the gradient and of its square.
     eps : float
@@ -168,8 +155,14 @@ class Optimizer(Spec):
 
     kind: str
     lr: Float = Field(1e-3, ge=0)
+    """Learning rate."""
     foreach: Bool | None = None
+    """False updates tensor by tensor, with kernels for each, as torch does on request, and did
+    before 2.0; None and True update all tensors at once, with the few launches of torch's kernels
+    over lists of tensors."""
     param_groups: tuple[ParamGroup, ...] | None = None
+    """Parameters with arguments of their own; the first group that matches a name holds it, and
+    unmatched parameters have the optimizer's arguments."""
 
     @field_validator("param_groups", mode="before")
     @classmethod
@@ -359,17 +352,12 @@ def _for_parameter(optimizer: Optimizer, name: str) -> Optimizer:
 
 
 class Fusable(Optimizer):
-    """Base of optimizers for which torch has one fused kernel.
-
-    Attributes
-    ----------
-    fused : bool or None
-        True reads and writes every tensor once and makes no temporaries: 28 bytes for each element
-        of AdamW in float32. False runs kernel by kernel, so that intermediate results are moved
-        too. None counts the bytes of the former, and the temporaries and launches of the latter.
-    """
+    """Base of optimizers for which torch has one fused kernel."""
 
     fused: Bool | None = None
+    """True reads and writes every tensor once and makes no temporaries: 28 bytes for each element
+    of AdamW in float32. False runs kernel by kernel, so that intermediate results are moved too.
+    None counts the bytes of the former, and the temporaries and launches of the latter."""
 
     @model_validator(mode="after")
     def _one_way_at_a_time(self) -> Self:
@@ -411,22 +399,16 @@ class NoOptimizer(Optimizer):
 
 
 class TrustRatio(Optimizer):
-    """Base of updates in two parts, with norms of whole tensors in between.
-
-    Attributes
-    ----------
-    weight_decay : float
-        Factor of the parameter that is added to its update; tensors for which it is 0, such as
-        biases in a group of their own, have a ratio of 1.
-    always_adapt : bool
-        Whether these have a ratio too.
-    """
+    """Base of updates in two parts, with norms of whole tensors in between."""
 
     trusts: ClassVar[bool] = True
     whole_tensors: ClassVar[bool] = True
 
     weight_decay: float
+    """Factor of the parameter that is added to its update; tensors for which it is 0, such as
+    biases in a group of their own, have a ratio of 1."""
     always_adapt: bool
+    """Whether these have a ratio too."""
 
     @abstractmethod
     def measured(self, parameter: Array, gradient: Array, state: State, t: int) -> Array:

@@ -23,23 +23,17 @@ class LARS(TrustRatio):
     ``r = trust_coefficient |p| / (|g| + weight_decay |p| + eps)``. The rate is outside of the
     momentum, as in torch's SGD, apex's LARC and timm's Lars; in the paper it is inside. You, Gitman
     and Ginsburg, "Large batch training of convolutional networks", arXiv 1708.03888.
-
-    Attributes
-    ----------
-    momentum : float
-        Share of b that is kept in each step.
-    nesterov : bool
-        Whether to use Nesterov's momentum.
-    trust_coefficient : float
-        Share of a tensor's norm that a step may change.
     """
 
     kind: Literal["lars"] = "lars"
     lr: Float = Field(1.0, ge=0)
     momentum: Float = Field(0.9, ge=0)
+    """Share of b that is kept in each step."""
     nesterov: Bool = False
+    """Whether to use Nesterov's momentum."""
     weight_decay: Float = Field(0.0, ge=0)
     trust_coefficient: Float = Field(1e-3, gt=0)
+    """Share of a tensor's norm that a step may change."""
     eps: Float = Field(1e-8, ge=0)
     always_adapt: Bool = False
     maximize: Bool = False
@@ -84,11 +78,6 @@ class LAMB(TrustRatio):
     ``u = m / (1 - b1^t) / (sqrt(v) / sqrt(1 - b2^t) + eps) + weight_decay p``. apex also clips the
     gradient of all tensors to a norm of 1 before; here `clip_grad_norm` does this.
 
-    Attributes
-    ----------
-    bias_correction : bool
-        Whether averages are divided by ``1 - b^t``.
-
     References
     ----------
     You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", arXiv
@@ -100,6 +89,7 @@ class LAMB(TrustRatio):
     eps: Float = Field(1e-6, ge=0)
     weight_decay: Float = Field(0.01, ge=0)
     bias_correction: Bool = True
+    """Whether averages are divided by ``1 - b^t``."""
     always_adapt: Bool = False
     maximize: Bool = False
 
@@ -143,18 +133,6 @@ class Adafactor(Optimizer):
     v itself of a vector. ``u = g / sqrt(v)``, and ``p -= a u / max(1, rms(u) / d)`` with ``a =
     min(lr, 1 / sqrt(t)) max(eps[1], rms(p))``. At step t new squares have weight ``t^beta2_decay``.
 
-    Attributes
-    ----------
-    beta2_decay : float
-        Exponent of the weight of new squares.
-    eps : tuple of (float or None, float)
-        Minimum root of v, by default the dtype's precision; minimum root mean square of a
-        parameter.
-    d : float
-        Maximum root mean square of an update.
-    weight_decay : float
-        Share of the parameter, times lr, that is subtracted from it in each step.
-
     References
     ----------
     Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost", arXiv
@@ -166,9 +144,14 @@ class Adafactor(Optimizer):
     kind: Literal["adafactor"] = "adafactor"
     lr: Float = Field(1e-2, ge=0)
     beta2_decay: Float = Field(-0.8, le=0)
+    """Exponent of the weight of new squares."""
     eps: tuple[Epsilon | None, Epsilon] = (None, 1e-3)
+    """Minimum root of v, by default the dtype's precision; minimum root mean square of a
+    parameter."""
     d: Float = Field(1.0, ge=1)
+    """Maximum root mean square of an update."""
     weight_decay: Float = Field(0.0, ge=0)
+    """Share of the parameter, times lr, that is subtracted from it in each step."""
     maximize: Bool = False
 
     def starting_state(self) -> dict[str, float]:
@@ -233,28 +216,6 @@ class Muon(Optimizer):
     their numbers are in the dtype of the parameters. ``s = sqrt(max(1, rows / columns))``, or ``0.2
     sqrt(max(rows, columns))`` to match the updates of AdamW.
 
-    Attributes
-    ----------
-    weight_decay : float
-        Share of the parameter, times lr, that is subtracted from it in each step.
-    momentum : float
-        Share of b that is kept in each step.
-    nesterov : bool
-        Whether to use Nesterov's momentum.
-    ns_coefficients : tuple of float
-        a, b and c.
-    eps : float
-        Minimum norm to divide by.
-    ns_steps : int
-        Iterations.
-    adjust_lr_fn : {"original", "match_rms_adamw"} or None
-        Choice of s; None is the first.
-    rest : tuple of str
-        Patterns of the names of parameters that ``rest_optimizer`` updates, as in parameter groups:
-        all that are not matrices, and by custom embeddings and the head.
-    rest_optimizer : Optimizer
-        Optimizer of these, with a learning rate of its own.
-
     References
     ----------
     torch.optim.Muon; Jordan et al., "Muon: an optimizer for hidden layers in neural networks",
@@ -265,14 +226,24 @@ class Muon(Optimizer):
 
     kind: Literal["muon"] = "muon"
     weight_decay: Float = Field(0.1, ge=0)
+    """Share of the parameter, times lr, that is subtracted from it in each step."""
     momentum: Float = Field(0.95, ge=0)
+    """Share of b that is kept in each step."""
     nesterov: Bool = True
+    """Whether to use Nesterov's momentum."""
     ns_coefficients: tuple[Float, Float, Float] = (3.4445, -4.775, 2.0315)
+    """a, b and c."""
     eps: Float = Field(1e-7, ge=0)
+    """Minimum norm to divide by."""
     ns_steps: Int = Field(5, ge=0, lt=100)
+    """Iterations."""
     adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None
+    """Choice of s; None is the first."""
     rest: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Patterns of the names of parameters that ``rest_optimizer`` updates, as in parameter groups:
+    all that are not matrices, and by custom embeddings and the head."""
     rest_optimizer: AnyOptimizer = Field("adamw", validate_default=True)
+    """Optimizer of these, with a learning rate of its own."""
 
     def for_parameter(self, name: str) -> Optimizer:
         if any(fnmatchcase(name, pattern) for pattern in self.rest):

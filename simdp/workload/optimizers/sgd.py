@@ -20,23 +20,16 @@ from simdp.workload.optimizers.base import (
 
 
 class SGD(Fusable):
-    """``b = momentum b + (1 - dampening) g``; ``p = p - lr b``, or with nesterov g + momentum b.
-
-    Attributes
-    ----------
-    momentum : float
-        Share of b that is kept in each step.
-    dampening : float
-        Share of the gradient that b leaves out, except in the first step.
-    nesterov : bool
-        Whether to use Nesterov's momentum.
-    """
+    """``b = momentum b + (1 - dampening) g``; ``p = p - lr b``, or with nesterov g + momentum b."""
 
     kind: Literal["sgd"] = "sgd"
     momentum: Float = Field(0.0, ge=0)
+    """Share of b that is kept in each step."""
     dampening: Float = 0.0
+    """Share of the gradient that b leaves out, except in the first step."""
     weight_decay: Float = Field(0.0, ge=0)
     nesterov: Bool = False
+    """Whether to use Nesterov's momentum."""
     maximize: Bool = False
 
     @model_validator(mode="after")
@@ -82,13 +75,6 @@ class ASGD(Optimizer):
     one step later. In the first step ``e = lr``. Training also keeps the average ax of the
     parameters since step t0, and does not read it.
 
-    Attributes
-    ----------
-    lambd, alpha : float
-        Decay of the steps.
-    t0 : float
-        Step at which averaging begins.
-
     References
     ----------
     Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", SIAM Journal on
@@ -98,8 +84,11 @@ class ASGD(Optimizer):
     kind: Literal["asgd"] = "asgd"
     lr: Float = Field(1e-2, ge=0)
     lambd: Float = Field(1e-4, ge=0)
+    """Decay of the steps."""
     alpha: Float = Field(0.75, ge=0)
+    """Decay of the steps."""
     t0: Float = Field(1e6, ge=0)
+    """Step at which averaging begins."""
     weight_decay: Float = Field(0.0, ge=0)
     maximize: Bool = False
 
@@ -149,13 +138,6 @@ class Rprop(Optimizer):
     If the sign changes, s shrinks and the step is skipped. The learning rate is only the initial s;
     schedules do not change it later, as in torch.
 
-    Attributes
-    ----------
-    etas : tuple of float
-        Factors of s if the sign changes, and if it stays.
-    step_sizes : tuple of float
-        Smallest and largest s.
-
     References
     ----------
     Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP
@@ -167,7 +149,9 @@ class Rprop(Optimizer):
     kind: Literal["rprop"] = "rprop"
     lr: Float = Field(1e-2, ge=0)
     etas: tuple[Annotated[Float, Field(gt=0, lt=1)], Annotated[Float, Field(gt=1)]] = (0.5, 1.2)
+    """Factors of s if the sign changes, and if it stays."""
     step_sizes: tuple[Annotated[Float, Field(ge=0)], Annotated[Float, Field(ge=0)]] = (1e-6, 50.0)
+    """Smallest and largest s."""
     maximize: Bool = False
 
     @model_validator(mode="after")

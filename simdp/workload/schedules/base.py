@@ -29,32 +29,18 @@ Milestones = Annotated[list[Annotated[Int, Field(ge=0, le=10**9)]], AfterValidat
 
 
 class Progress(NamedTuple):
-    """Progress of a run at an optimizer step.
-
-    Attributes
-    ----------
-    step : int
-        Number of the step, from 1.
-    epoch : int
-        Number of the step's epoch, from 0.
-    reductions : int
-        Number of reductions by `ReduceLROnPlateau`.
-    """
+    """Progress of a run at an optimizer step."""
 
     step: int
+    """Number of the step, from 1."""
     epoch: int = 0
+    """Number of the step's epoch, from 0."""
     reductions: int = 0
+    """Number of reductions by `ReduceLROnPlateau`."""
 
 
 class Schedule(Spec):
-    """Base of learning rate schedules.
-
-    Attributes
-    ----------
-    per : {"step", "epoch"}
-        When a script calls ``scheduler.step()``: after every step, or at the end of each epoch.
-        With epoch, read "epoch" for "step" in the arguments and descriptions of schedules.
-    """
+    """Base of learning rate schedules."""
 
     takes_base: ClassVar[bool] = True
     """Whether the rate depends on the optimizer's own."""
@@ -64,6 +50,8 @@ class Schedule(Spec):
 
     kind: str
     per: Literal["step", "epoch"] = "step"
+    """When a script calls ``scheduler.step()``: after every step, or at the end of each epoch. With
+    epoch, read "epoch" for "step" in the arguments and descriptions of schedules."""
 
     @abstractmethod
     def lr(self, base: float, step: int) -> float:
@@ -136,36 +124,25 @@ class ReduceLROnPlateau(Schedule):
     It uses the mean loss of all ranks in a step, or the mean of an epoch's steps: equal on every
     rank, as in a script that reduces it over the ranks first; that takes no time here. The rate of
     a step follows from the losses before it.
-
-    Attributes
-    ----------
-    mode : {"min", "max"}
-        Whether smaller or larger losses are better.
-    factor : float
-        Of each reduction.
-    patience : int
-        Values without progress that are tolerated.
-    threshold : float
-        Margin by which a value must be better than the best.
-    threshold_mode : {"rel", "abs"}
-        Whether the margin is a share of the best, or a difference.
-    cooldown : int
-        Values after a reduction that do not count as bad.
-    min_lr : float
-        Lowest learning rate.
-    eps : float
-        Smallest reduction that is applied.
     """
 
     kind: Literal["reduce_lr_on_plateau"] = "reduce_lr_on_plateau"
     mode: Literal["min", "max"] = "min"
+    """Whether smaller or larger losses are better."""
     factor: Float = Field(0.1, ge=0, lt=1)
+    """Of each reduction."""
     patience: Int = Field(10, ge=0, le=10**9)
+    """Values without progress that are tolerated."""
     threshold: Float = Field(1e-4, ge=0)
+    """Margin by which a value must be better than the best."""
     threshold_mode: Literal["rel", "abs"] = "rel"
+    """Whether the margin is a share of the best, or a difference."""
     cooldown: Int = Field(0, ge=0, le=10**9)
+    """Values after a reduction that do not count as bad."""
     min_lr: Float = Field(0.0, ge=0)
+    """Lowest learning rate."""
     eps: Float = Field(1e-8, ge=0)
+    """Smallest reduction that is applied."""
 
     def lr(self, base: float, step: int) -> float:
         """Learning rate after ``step - 1`` reductions."""

@@ -22,21 +22,15 @@ from simdp.workload.schedules.base import LONGEST_REPLAY, Count, Milestones, Pro
 
 
 class ConstantLR(Schedule):
-    """``lr(k) = base factor`` for ``k <= total_iters``, then base, as torch's ConstantLR.
-
-    Attributes
-    ----------
-    factor : float
-        Factor of the first steps; above 0, since torch divides by it to end them.
-    total_iters : int
-        Number of these steps.
-    """
+    """``lr(k) = base factor`` for ``k <= total_iters``, then base, as torch's ConstantLR."""
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["constant_lr"] = "constant_lr"
     factor: Float = Field(1 / 3, gt=0, le=1)
+    """Factor of the first steps; above 0, since torch divides by it to end them."""
     total_iters: Count = 5
+    """Number of these steps."""
 
     def lr(self, base: float, step: int) -> float:
         return base * self.factor if step <= self.total_iters else base
@@ -47,18 +41,13 @@ class CosineAnnealingLR(Schedule):
 
     After T_max steps the rate rises again, as in torch. Loshchilov and Hutter, "SGDR: stochastic
     gradient descent with warm restarts", arXiv 1608.03983, without the restarts.
-
-    Attributes
-    ----------
-    T_max : int
-        Steps from the base down to ``eta_min``.
-    eta_min : float
-        Lowest learning rate.
     """
 
     kind: Literal["cosine_annealing_lr"] = "cosine_annealing_lr"
     T_max: Count
+    """Steps from the base down to ``eta_min``."""
     eta_min: Float = Field(0.0, ge=0)
+    """Lowest learning rate."""
 
     def lr(self, base: float, step: int) -> float:
         high = (1 + math.cos(math.pi * (step - 1) / self.T_max)) / 2
@@ -71,21 +60,15 @@ class CosineAnnealingWarmRestarts(Schedule):
     e counts the steps since the last restart. The first cycle has ``T = T_0`` steps, and each T is
     T_mult times the one before. Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm
     restarts", arXiv 1608.03983.
-
-    Attributes
-    ----------
-    T_0 : int
-        Steps of the first cycle.
-    T_mult : int
-        Length of a cycle over that of the one before.
-    eta_min : float
-        Lowest learning rate.
     """
 
     kind: Literal["cosine_annealing_warm_restarts"] = "cosine_annealing_warm_restarts"
     T_0: Count
+    """Steps of the first cycle."""
     T_mult: Count = 1
+    """Length of a cycle over that of the one before."""
     eta_min: Float = Field(0.0, ge=0)
+    """Lowest learning rate."""
 
     def lr(self, base: float, step: int) -> float:
         done, length = step - 1, self.T_0
@@ -105,37 +88,29 @@ class CyclicLR(Schedule):
     ... the height a is 1 with ``triangular``, ``2^(1 - c)`` with ``triangular2`` and ``gamma^(k -
     1)`` with ``exp_range``. The optimizer's rate is not used. Momentum moves in the opposite
     direction. Smith, "Cyclical learning rates for training neural networks", arXiv 1506.01186.
-
-    Attributes
-    ----------
-    base_lr, max_lr : float
-        Lowest and highest learning rate.
-    step_size_up : int
-        Steps in which the rate rises.
-    step_size_down : int or None
-        Steps in which it falls; by default as many.
-    mode : {"triangular", "triangular2", "exp_range"}
-        Change of the height from cycle to cycle.
-    gamma : float
-        Of ``exp_range``.
-    cycle_momentum : bool
-        Whether the optimizer's momentum, or its first beta, changes too.
-    base_momentum, max_momentum : float
-        Lowest and highest momentum.
     """
 
     takes_base: ClassVar[bool] = False
 
     kind: Literal["cyclic_lr"] = "cyclic_lr"
     base_lr: Float = Field(ge=0)
+    """Lowest and highest learning rate."""
     max_lr: Float = Field(ge=0)
+    """Lowest and highest learning rate."""
     step_size_up: Count = 2000
+    """Steps in which the rate rises."""
     step_size_down: Count | None = None
+    """Steps in which it falls; by default as many."""
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"
+    """Change of the height from cycle to cycle."""
     gamma: Float = Field(1.0, ge=0)
+    """Of ``exp_range``."""
     cycle_momentum: Bool = True
+    """Whether the optimizer's momentum, or its first beta, changes too."""
     base_momentum: Float = Field(0.8, ge=0, lt=1)
+    """Lowest and highest momentum."""
     max_momentum: Float = Field(0.9, ge=0, lt=1)
+    """Lowest and highest momentum."""
 
     @model_validator(mode="after")
     def _gamma_is_of_exp_range(self) -> Self:
@@ -163,18 +138,13 @@ class CyclicLR(Schedule):
 
 
 class ExponentialLR(Schedule):
-    """``lr(k) = base gamma^(k - 1)``, as torch's ExponentialLR.
-
-    Attributes
-    ----------
-    gamma : float
-        Factor of each step.
-    """
+    """``lr(k) = base gamma^(k - 1)``, as torch's ExponentialLR."""
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["exponential_lr"] = "exponential_lr"
     gamma: Float = Field(ge=0)
+    """Factor of each step."""
 
     def lr(self, base: float, step: int) -> float:
         return float(base * self.gamma ** (step - 1))
@@ -184,18 +154,13 @@ Table = Annotated[list[Annotated[Float, Field(ge=0)]], Field(min_length=1)]
 
 
 class LambdaLR(Schedule):
-    """``lr(k) = base table[k - 1]``: torch's LambdaLR of a function with these values.
-
-    Attributes
-    ----------
-    table : list of float
-        Factor of each step; a step after the last is an error.
-    """
+    """``lr(k) = base table[k - 1]``: torch's LambdaLR of a function with these values."""
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["lambda_lr"] = "lambda_lr"
     table: Table
+    """Factor of each step; a step after the last is an error."""
 
     def lr(self, base: float, step: int) -> float:
         return base * within(self.kind, self.table, step)[-1]
@@ -214,21 +179,17 @@ class LinearLR(Schedule):
     """``lr(k) = base f``, f going evenly from start_factor to end_factor, as torch's LinearLR.
 
     ``f = start_factor + (end_factor - start_factor) min(k - 1, total_iters) / total_iters``.
-
-    Attributes
-    ----------
-    start_factor, end_factor : float
-        Factors of the first step, and from step ``total_iters + 1`` on.
-    total_iters : int
-        Steps between the two.
     """
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["linear_lr"] = "linear_lr"
     start_factor: Float = Field(1 / 3, gt=0, le=1)
+    """Factors of the first step, and from step ``total_iters + 1`` on."""
     end_factor: Float = Field(1.0, ge=0, le=1)
+    """Factors of the first step, and from step ``total_iters + 1`` on."""
     total_iters: Count = 5
+    """Steps between the two."""
 
     def lr(self, base: float, step: int) -> float:
         done = min(step - 1, self.total_iters) / self.total_iters
@@ -236,22 +197,16 @@ class LinearLR(Schedule):
 
 
 class MultiStepLR(Schedule):
-    """``lr(k) = base gamma^n``, n milestones being at most k - 1, as torch's MultiStepLR.
-
-    Attributes
-    ----------
-    milestones : list of int
-        Numbers of finished steps after which the rate changes; a repeated one changes it
-        repeatedly.
-    gamma : float
-        Factor of each change.
-    """
+    """``lr(k) = base gamma^n``, n milestones being at most k - 1, as torch's MultiStepLR."""
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["multi_step_lr"] = "multi_step_lr"
     milestones: Milestones
+    """Numbers of finished steps after which the rate changes; a repeated one changes it
+    repeatedly."""
     gamma: Float = Field(0.1, ge=0)
+    """Factor of each change."""
 
     def lr(self, base: float, step: int) -> float:
         return float(base * self.gamma ** bisect_right(self.milestones, step - 1))
@@ -261,17 +216,13 @@ class MultiplicativeLR(Schedule):
     """``lr(k) = base table[0] ... table[k - 2]``, as torch's MultiplicativeLR.
 
     With a constant factor, use `ExponentialLR`.
-
-    Attributes
-    ----------
-    table : list of float
-        Factor from each step to the next; a step that lacks one is an error.
     """
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["multiplicative_lr"] = "multiplicative_lr"
     table: Table
+    """Factor from each step to the next; a step that lacks one is an error."""
 
     def lr(self, base: float, step: int) -> float:
         return base * math.prod(self.factors(step - 1))
@@ -288,41 +239,32 @@ class OneCycleLR(Schedule):
     first phase ends at ``k - 1 = pct_start total_steps - 1``, the last at ``total_steps - 1`` with
     the lowest rate, ``max_lr / div_factor / final_div_factor``. The base is not used. Smith and
     Topin, arXiv 1708.07120.
-
-    Attributes
-    ----------
-    max_lr : float
-        Highest learning rate.
-    total_steps : int
-        Steps of the cycle; a step after them is an error, as in torch.
-    pct_start : float
-        Share of the steps in which the rate rises.
-    anneal_strategy : {"cos", "linear"}
-        Shape of each phase.
-    cycle_momentum : bool
-        Whether the optimizer's momentum, or its first beta, changes too: down as the rate rises,
-        and back as it falls.
-    base_momentum, max_momentum : float
-        Lowest and highest momentum.
-    div_factor, final_div_factor : float
-        ``max_lr`` over the first rate; the first rate over the last.
-    three_phase : bool
-        Whether the rate first falls symmetrically to its rise, and then to the lowest rate.
     """
 
     takes_base: ClassVar[bool] = False
 
     kind: Literal["one_cycle_lr"] = "one_cycle_lr"
     max_lr: Float = Field(ge=0)
+    """Highest learning rate."""
     total_steps: Count
+    """Steps of the cycle; a step after them is an error, as in torch."""
     pct_start: Float = Field(0.3, ge=0, le=1)
+    """Share of the steps in which the rate rises."""
     anneal_strategy: Literal["cos", "linear"] = "cos"
+    """Shape of each phase."""
     cycle_momentum: Bool = True
+    """Whether the optimizer's momentum, or its first beta, changes too: down as the rate rises, and
+    back as it falls."""
     base_momentum: Float = Field(0.85, ge=0, lt=1)
+    """Lowest and highest momentum."""
     max_momentum: Float = Field(0.95, ge=0, lt=1)
+    """Lowest and highest momentum."""
     div_factor: Float = Field(25.0, gt=0)
+    """``max_lr`` over the first rate."""
     final_div_factor: Float = Field(1e4, gt=0)
+    """The first rate over the last."""
     three_phase: Bool = False
+    """Whether the rate first falls symmetrically to its rise, and then to the lowest rate."""
 
     @model_validator(mode="after")
     def _there_is_a_way_up(self) -> Self:
@@ -392,21 +334,15 @@ class OneCycleLR(Schedule):
 
 
 class PolynomialLR(Schedule):
-    """``lr(k) = base (1 - min(k - 1, total_iters) / total_iters)^power``, as torch's PolynomialLR.
-
-    Attributes
-    ----------
-    total_iters : int
-        Steps after which the rate is 0.
-    power : float
-        Of the polynomial.
-    """
+    """``lr(k) = base (1 - min(k - 1, total_iters) / total_iters)^power``, torch's PolynomialLR."""
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["polynomial_lr"] = "polynomial_lr"
     total_iters: Count = 5
+    """Steps after which the rate is 0."""
     power: Float = Field(1.0, ge=0)
+    """Of the polynomial."""
 
     def lr(self, base: float, step: int) -> float:
         left = 1 - min(step - 1, self.total_iters) / self.total_iters
@@ -681,17 +617,13 @@ class ChainedScheduler(Schedule):
 
     If some count steps and others epochs, as in a script that steps both itself, the rate is the
     base times the factor of each: for example a warm-up by step and a decay by epoch.
-
-    Attributes
-    ----------
-    schedulers : list of Schedule
-        In the order in which they are constructed and stepped. If some count steps and others
-        epochs, only kinds that multiply.
     """
 
     kind: Literal["chained_scheduler"] = "chained_scheduler"
     per: Literal["step"] = "step"
     schedulers: Annotated[list[AnySchedule], Field(min_length=1)]
+    """In the order in which they are constructed and stepped. If some count steps and others
+    epochs, only kinds that multiply."""
 
     @field_validator("schedulers")
     @classmethod
@@ -746,19 +678,14 @@ class SequentialLR(Schedule):
     that rate. The base is the optimizer's rate, but torch constructs all schedulers before the
     first step, and the constructors of `one_cycle_lr` and `cyclic_lr` change the base of later
     schedulers, the rate of the first step, and the momentum of all steps before their turn.
-
-    Attributes
-    ----------
-    schedulers : list of Schedule
-        In the order of their turns; all count steps, or epochs with ``per: epoch``. Only the first
-        can be a `sequential_lr` or `chained_scheduler`, as in torch.
-    milestones : list of int
-        Numbers of finished steps after which the next one takes over; one fewer than schedulers.
     """
 
     kind: Literal["sequential_lr"] = "sequential_lr"
     schedulers: Annotated[list[AnySchedule], Field(min_length=1)]
+    """In the order of their turns; all count steps, or epochs with ``per: epoch``. Only the first
+    can be a `sequential_lr` or `chained_scheduler`, as in torch."""
     milestones: Milestones
+    """Numbers of finished steps after which the next one takes over; one fewer than schedulers."""
 
     @field_validator("schedulers")
     @classmethod
@@ -809,21 +736,15 @@ class SequentialLR(Schedule):
 
 
 class StepLR(Schedule):
-    """``lr(k) = base gamma^floor((k - 1) / step_size)``, as torch.optim.lr_scheduler.StepLR.
-
-    Attributes
-    ----------
-    step_size : int
-        Steps between two changes.
-    gamma : float
-        Factor of each change.
-    """
+    """``lr(k) = base gamma^floor((k - 1) / step_size)``, as torch.optim.lr_scheduler.StepLR."""
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["step_lr"] = "step_lr"
     step_size: Count
+    """Steps between two changes."""
     gamma: Float = Field(0.1, ge=0)
+    """Factor of each change."""
 
     def lr(self, base: float, step: int) -> float:
         return float(base * self.gamma ** ((step - 1) // self.step_size))

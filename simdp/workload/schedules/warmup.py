@@ -17,17 +17,13 @@ class ConstantWarmup(Schedule):
     """``lr(k) = base min(1, (k - 1) / warmup_steps)``, as Hugging Face's.
 
     transformers.get_constant_schedule_with_warmup.
-
-    Attributes
-    ----------
-    warmup_steps : int
-        Steps in which the rate rises; the first of them has rate 0.
     """
 
     multiplies: ClassVar[bool] = True
 
     kind: Literal["constant_warmup"] = "constant_warmup"
     warmup_steps: Count
+    """Steps in which the rate rises; the first of them has rate 0."""
 
     def lr(self, base: float, step: int) -> float:
         return base * min(1.0, (step - 1) / self.warmup_steps)
@@ -43,19 +39,14 @@ class InverseSqrt(Schedule):
     With ``e = k - 1`` and ``T = timescale``: ``lr(k) = base e / warmup_steps`` for ``e <
     warmup_steps``, then ``base sqrt(T / (e + T - warmup_steps))``:
     transformers.get_inverse_sqrt_schedule.
-
-    Attributes
-    ----------
-    warmup_steps : int
-        Steps in which the rate rises; the first of them has rate 0.
-    timescale : int or None
-        Steps after the warm-up in which the rate falls to ``1 / sqrt(2)``; by default warmup_steps,
-        or 10,000 without a warm-up.
     """
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup_steps: Int = Field(ge=0, le=10**9)
+    """Steps in which the rate rises; the first of them has rate 0."""
     timescale: Count | None = None
+    """Steps after the warm-up in which the rate falls to ``1 / sqrt(2)``; by default warmup_steps,
+    or 10,000 without a warm-up."""
 
     def lr(self, base: float, step: int) -> float:
         done = step - 1
@@ -69,23 +60,17 @@ class Noam(Schedule):
     """``lr(k) = factor d_model^-0.5 min(k^-0.5, k warmup_steps^-1.5)``, independent of the base.
 
     Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 3.
-
-    Attributes
-    ----------
-    d_model : int
-        Width of the transformer.
-    warmup_steps : int
-        Steps in which the rate rises.
-    factor : float
-        Factor of every rate.
     """
 
     takes_base: ClassVar[bool] = False
 
     kind: Literal["noam"] = "noam"
     d_model: Count
+    """Width of the transformer."""
     warmup_steps: Count
+    """Steps in which the rate rises."""
     factor: Float = Field(1.0, ge=0)
+    """Factor of every rate."""
 
     def lr(self, base: float, step: int) -> float:
         rise_or_fall = min(step**-0.5, step * self.warmup_steps**-1.5)
@@ -93,18 +78,12 @@ class Noam(Schedule):
 
 
 class Warmup(Schedule):
-    """``lr(k) = base (k - 1) / warmup_steps`` during the warm-up, then `rate`.
-
-    Attributes
-    ----------
-    warmup_steps : int
-        Steps in which the rate rises; the first of them has rate 0.
-    total_steps : int
-        Steps of the whole schedule.
-    """
+    """``lr(k) = base (k - 1) / warmup_steps`` during the warm-up, then `rate`."""
 
     warmup_steps: Int = Field(ge=0, le=10**9)
+    """Steps in which the rate rises; the first of them has rate 0."""
     total_steps: Count
+    """Steps of the whole schedule."""
 
     @field_validator("total_steps")
     @classmethod
@@ -136,12 +115,11 @@ class CosineHardRestartsWarmup(Warmup):
     ----------
     total_steps : int
         Steps after which the rate is 0.
-    num_cycles : int
-        Number of times that the cosine goes from base to 0.
     """
 
     kind: Literal["cosine_hard_restarts_warmup"] = "cosine_hard_restarts_warmup"
     num_cycles: Count = 1
+    """Number of times that the cosine goes from base to 0."""
 
     def rate(self, base: float, done: int, steps: int) -> float:
         share = done / max(1, steps)
@@ -161,12 +139,11 @@ class CosineWarmup(Warmup):
     ----------
     total_steps : int
         Steps after which the cosine has completed its cycles; it continues after them.
-    num_cycles : float
-        Periods of the cosine; half a period leads from base to 0.
     """
 
     kind: Literal["cosine_warmup"] = "cosine_warmup"
     num_cycles: Float = Field(0.5, ge=0)
+    """Periods of the cosine; half a period leads from base to 0."""
 
     def rate(self, base: float, done: int, steps: int) -> float:
         wave = math.cos(2 * math.pi * self.num_cycles * (done / max(1, steps)))
@@ -203,15 +180,13 @@ class PolynomialWarmup(Warmup):
     ----------
     total_steps : int
         Steps after which the rate is lr_end.
-    lr_end : float
-        Lowest learning rate.
-    power : float
-        Exponent of the polynomial.
     """
 
     kind: Literal["polynomial_warmup"] = "polynomial_warmup"
     lr_end: Float = Field(1e-7, ge=0)
+    """Lowest learning rate."""
     power: Float = Field(1.0, ge=0)
+    """Exponent of the polynomial."""
 
     def rate(self, base: float, done: int, steps: int) -> float:
         if done >= max(1, steps):
@@ -226,25 +201,23 @@ class WarmupStableDecay(Schedule):
     """``lr(k)`` rises to base, stays there, and falls: a trapezoid, as Hugging Face's WSD.
 
     transformers.get_wsd_schedule; Hu et al., "MiniCPM", arXiv 2404.06395, section 4.
-
-    Attributes
-    ----------
-    warmup_steps, stable_steps, decay_steps : int
-        Length of each part; after them the lowest rate stays.
-    warmup_type, decay_type : {"linear", "cosine", "1-sqrt"}
-        Shape of rise and fall; with x the share of the part: ``1 - x``, ``(1 + cos(pi x)) / 2`` or
-        ``1 - sqrt(x)`` down, and up the same with ``1 - x`` for x.
-    min_lr_ratio : float
-        Lowest rate over the base.
     """
 
     kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
     warmup_steps: Int = Field(ge=0, le=10**9)
+    """Length of each part; after them the lowest rate stays."""
     stable_steps: Int = Field(ge=0, le=10**9)
+    """Length of each part; after them the lowest rate stays."""
     decay_steps: Int = Field(ge=0, le=10**9)
+    """Length of each part; after them the lowest rate stays."""
     warmup_type: Shape = "linear"
+    """Shape of rise and fall; with x the share of the part: ``1 - x``, ``(1 + cos(pi x)) / 2`` or
+    ``1 - sqrt(x)`` down, and up the same with ``1 - x`` for x."""
     decay_type: Shape = "cosine"
+    """Shape of rise and fall; with x the share of the part: ``1 - x``, ``(1 + cos(pi x)) / 2`` or
+    ``1 - sqrt(x)`` down, and up the same with ``1 - x`` for x."""
     min_lr_ratio: Float = Field(0.0, ge=0, le=1)
+    """Lowest rate over the base."""
 
     def lr(self, base: float, step: int) -> float:
         done = step - 1

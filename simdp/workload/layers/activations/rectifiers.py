@@ -21,16 +21,11 @@ from simdp.workload.layers.base import (
 
 
 class CELU(Activation):
-    """Continuously differentiable exponential linear unit (Barron, arXiv 1704.07483).
-
-    Attributes
-    ----------
-    alpha : float
-        The function tends to ``-alpha`` for x to -inf; not 0.
-    """
+    """Continuously differentiable exponential linear unit (Barron, arXiv 1704.07483)."""
 
     kind: Literal["celu"] = "celu"
     alpha: Float = Field(1.0, gt=0)
+    """The function tends to ``-alpha`` for x to -inf; not 0."""
     flops_per_element: ClassVar[int] = 6
 
     def value(self, x: Array) -> tuple[Array, Array]:
@@ -41,16 +36,11 @@ class CELU(Activation):
 
 
 class ELU(Activation):
-    """Exponential linear unit (Clevert et al., arXiv 1511.07289).
-
-    Attributes
-    ----------
-    alpha : float
-        The function tends to ``-alpha`` for x to -inf.
-    """
+    """Exponential linear unit (Clevert et al., arXiv 1511.07289)."""
 
     kind: Literal["elu"] = "elu"
     alpha: Float = 1.0
+    """The function tends to ``-alpha`` for x to -inf."""
     flops_per_element: ClassVar[int] = 5
 
     def value(self, x: Array) -> tuple[Array, Array]:
@@ -90,17 +80,13 @@ class Hardswish(Activation):
 
 
 class Hardtanh(Activation):
-    """Clips values to two bounds.
-
-    Attributes
-    ----------
-    min_val, max_val : float
-        The bounds.
-    """
+    """Clips values to two bounds."""
 
     kind: Literal["hardtanh"] = "hardtanh"
     min_val: Float = -1.0
+    """The bounds."""
     max_val: Float = 1.0
+    """The bounds."""
 
     flops_per_element: ClassVar[int] = 2
 
@@ -120,16 +106,11 @@ class Hardtanh(Activation):
 
 
 class LeakyReLU(Activation):
-    """Rectified linear unit with a small slope below 0.
-
-    Attributes
-    ----------
-    negative_slope : float
-        Slope below 0 and at 0.
-    """
+    """Rectified linear unit with a small slope below 0."""
 
     kind: Literal["leaky_relu"] = "leaky_relu"
     negative_slope: Float = 0.01
+    """Slope below 0 and at 0."""
     flops_per_element: ClassVar[int] = 2
 
     def value(self, x: Array) -> tuple[Array, Array]:

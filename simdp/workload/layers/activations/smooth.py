@@ -226,19 +226,13 @@ class SiLU(Activation):
 
 
 class Softplus(Activation):
-    """Smooth rectified linear unit.
-
-    Attributes
-    ----------
-    beta : float
-        Sharpness of the bend.
-    threshold : float
-        The function is x where ``beta x`` exceeds it.
-    """
+    """Smooth rectified linear unit."""
 
     kind: Literal["softplus"] = "softplus"
     beta: Float = Field(1.0, gt=0)
+    """Sharpness of the bend."""
     threshold: Float = 20.0
+    """The function is x where ``beta x`` exceeds it."""
 
     flops_per_element: ClassVar[int] = 6
     autocast = "float32"
@@ -268,15 +262,10 @@ class Tanh(Activation):
 
 
 class Exponentials(Layer):
-    """Base of softmax and log-softmax.
-
-    Attributes
-    ----------
-    dim : int
-        Axis along which the exponentials are summed; the samples are axis 0, and -1 is the last.
-    """
+    """Base of softmax and log-softmax."""
 
     dim: Int = -1
+    """Axis along which the exponentials are summed; the samples are axis 0, and -1 is the last."""
 
     autocast = "float32"
 
