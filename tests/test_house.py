@@ -474,6 +474,72 @@ def test_the_public_names_are_sorted_and_resolve():
     assert set(simdp.__all__) <= set(dir(simdp))
 
 
+SECTION = re.compile(r"^(?:Attributes|Parameters)\n-+\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
+"""Entries of what a class holds, in NumPy's form."""
+
+
+def test_fields_are_described_below_them():
+    """Not in a section, which would repeat their names and types."""
+    described_above = [
+        f"{module}.{node.name}: {name}"
+        for module in MODULES
+        for node in definitions(module, ast.ClassDef)
+        for entries in SECTION.findall(ast.get_docstring(node) or "")
+        for line in entries.splitlines()
+        if not line.startswith(" ")
+        for name in line.split(" : ")[0].split(", ")
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == name
+    ]
+    assert described_above == []
+
+
+# Names and types ---------------------------------------------------------------------------------
+
+FIT_EVERYTHING = {"found", "one", "each", "said", "asked"}
+"""Names of bindings that say nothing of the thing."""
+
+
+def test_names_say_what_a_thing_is():
+    """Names that are assigned to, looped over or parameters."""
+    names = Counter(
+        node.arg if isinstance(node, ast.arg) else node.id
+        for module in MODULES
+        for node in nodes(module)
+        if isinstance(node, ast.arg)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    )
+    assert sum(names[name] for name in FIT_EVERYTHING) <= 20
+
+
+def test_records_are_read_by_attributes():
+    """String keys are for foreign documents, read at the border, and for names of arrays."""
+    keys = [
+        node
+        for module in MODULES
+        for node in definitions(module, ast.Subscript)
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+        if ast.unparse(node.value) != "Literal"  # a kind
+    ]
+    assert len(keys) <= 8 / 1000 * sum(len(lines_of_code(path)) for path in FILES)
+
+
+def test_few_functions_take_anything():
+    """Those of torch's own types apart: what a function takes has a type."""
+    functions = [
+        node
+        for module in MODULES
+        if "torch" not in module.split(".")
+        for node in definitions(module, ast.FunctionDef, ast.AsyncFunctionDef)
+        if any(
+            isinstance(name, ast.Name) and name.id == "Any"
+            for parameter in ast.walk(node.args)
+            for name in ast.walk(parameter)
+        )
+    ]
+    assert len(functions) <= 110
+
+
 # Runtime -----------------------------------------------------------------------------------------
 
 MAX_MEMBERS = 25
