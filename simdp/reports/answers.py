@@ -20,7 +20,7 @@ from simdp.reports.figures import (
     seconds,
     sentence,
 )
-from simdp.results.metrics import LABELS, Metrics, exposed_by_collective
+from simdp.results.metrics import LABELS, PART_TITLES, Metrics, exposed_by_collective
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import TraceToCome
 from simdp.units import parse
@@ -103,7 +103,7 @@ def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
         )
         for part in parts
     ]
-    rest = [(figures.PARTS[key], m[key] / step_time, None) for key in figures.PARTS]
+    rest = [(title, m[key] / step_time, None) for key, title in PART_TITLES.items()]
     return [*shares, *rest[1:]]
 
 

@@ -12,14 +12,15 @@ from rich.text import Text
 from simdp.errors import joined
 from simdp.keys import short_key, written
 from simdp.reports import figures
-from simdp.reports.figures import PARTS, WIDTH, TableCell, number, percent, seconds, unit_of
+from simdp.reports.figures import WIDTH, TableCell, number, percent, seconds, unit_of
 from simdp.reports.sections import Table, num_texts, table_of
 from simdp.reports.wide_table import narrow_tables
 from simdp.results.comparison import Difference, Figure, KeyChange, PartChange, PointDifference
+from simdp.results.metrics import PART_TITLES
 
 # parts of a step in words
 NAMES = {
-    **PARTS,
+    **PART_TITLES,
     "exposed_comm_s": "exposed communication",
     "compute_and_update_s": "compute and update",
 }
@@ -211,7 +212,7 @@ def _points(points: Sequence[PointDifference]) -> tuple[str, Columns, list[list[
     parts = [
         part for part in NAMES if any(part == part_change.part for part_change in points[0].parts)
     ]
-    columns += [(PARTS.get(part, NAMES[part]), True) for part in parts]
+    columns += [(PART_TITLES.get(part, NAMES[part]), True) for part in parts]
     rows = []
     for point in points:
         by_name = {part_change.part: part_change.seconds for part_change in point.parts}

@@ -6,11 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from simdp.results import metrics
-from simdp.results.metrics import LABELS
-
-PARTS = {name: LABELS[name].title for name in metrics.PARTS}  # parts of a step's time
-SHORT = {name: LABELS[name].head for name in ("step_time_s", *metrics.PARTS)}  # heads of columns
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 LONG_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 WIDTH = 80  # columns of a terminal

@@ -15,11 +15,11 @@ from rich.text import Text
 from simdp.arrays import Floats, grouped
 from simdp.keys import written
 from simdp.reports import answers, figures
-from simdp.reports.figures import PARTS, SHORT, WIDTH, Row, nbytes, percent, seconds, span
+from simdp.reports.figures import WIDTH, Row, nbytes, percent, seconds, span
 from simdp.reports.wide_table import filled
 from simdp.results.memory import MEMORY_PARTS as MEMORY_PARTS
 from simdp.results.memory import usage
-from simdp.results.metrics import LABELS, Metrics, per_rank
+from simdp.results.metrics import LABELS, PART_TITLES, STEP_HEADS, Metrics, per_rank
 from simdp.results.result import Advice, Result, Study
 from simdp.results.trace import ACTIVITIES, Trace
 
@@ -68,7 +68,7 @@ def step_rows(metrics: Metrics) -> list[tuple[str, str, str]]:
     """Split a step's time into rows of name, time and share; the whole step first."""
     m, step_time = metrics, metrics.step_time_s
     rows = [("step time", seconds(step_time), "")]
-    for key, name in PARTS.items():
+    for key, name in PART_TITLES.items():
         rows.append((f"  {name}", seconds(m[key]), figures.share(m[key], step_time)))
     hidden = m.comm_s - m.exposed_comm_s
     hidden_share = f"{figures.share(hidden, m.comm_s)} hidden" if m.comm_s else ""
@@ -298,12 +298,12 @@ def ranks(study: Study) -> RenderableType:
     table = Table(
         title=f"every rank{where}: a step's time in {unit}", box=box.SIMPLE_HEAD, padding=0
     )
-    for name in ("rank", *SHORT.values(), "sent", "loss"):
+    for name in ("rank", *STEP_HEADS.values(), "sent", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
     losses = (m.loss_per_rank or [None])[-1] or [None] * n
     cells = [
         (
-            *(f"{getattr(parts, key)[rank] / scale:{digits}}" for key in SHORT),
+            *(f"{getattr(parts, key)[rank] / scale:{digits}}" for key in STEP_HEADS),
             nbytes(m.bytes_sent_per_rank[rank]),
             figures.number(losses[rank]),
         )

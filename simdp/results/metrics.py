@@ -275,6 +275,9 @@ LABELS: dict[str, Label] = {
 
 PARTS = ("compute_s", "update_s", "exposed_comm_s", "wait_s", "other_s")
 """Metrics that add up to the step time."""
+PART_TITLES = {name: LABELS[name].title for name in PARTS}
+STEP_HEADS = {name: LABELS[name].head for name in ("step_time_s", *PARTS)}
+"""Heads of columns of a step and its parts."""
 
 SUMS = {
     "forward": "compute_s",

@@ -16,7 +16,7 @@ import simdp
 from simdp.reports import table
 from simdp.reports.wide_table import kinds
 from simdp.results.memory import MEMORY_PARTS, Holding
-from simdp.results.metrics import LABELS, Metrics, per_rank
+from simdp.results.metrics import LABELS, PART_TITLES, STEP_HEADS, Metrics, per_rank
 from simdp.results.result import Result, Study
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -129,7 +129,7 @@ def test_the_summary_shows_each_part_of_a_step(one):
     m = one.points[0].metrics
     shown = text(table.summary(one))
     assert "8gpu_ring: 8 ranks" in shown
-    for key, name in {"step_time_s": "step time", **table.PARTS}.items():
+    for key, name in {"step_time_s": "step time", **PART_TITLES}.items():
         (line,) = [line for line in shown.splitlines() if f" {name} " in line and "│" in line]
         assert table.seconds(m[key]) in line
         if key != "step_time_s":
@@ -352,14 +352,14 @@ def test_every_rank_has_its_row(one):
     for rank, cells in enumerate(lines):
         # All times have as many decimals as the longest, which shows four digits.
         assert 100 <= found["step_time_s"][rank] / 1e-6 < 1000
-        times = [f"{found[key][rank] / 1e-6:.1f}" for key in table.SHORT]
+        times = [f"{found[key][rank] / 1e-6:.1f}" for key in STEP_HEADS]
         sent, loss = m["bytes_sent_per_rank"][rank], m["loss_per_rank"][-1][rank]
         assert cells == [str(rank), *times, *table.nbytes(sent).split(), f"{loss:.4g}"]
 
 
 def test_the_slow_rank_stands_out_and_the_others_wait(one):
     cells = rows(table.ranks(one), [str(rank) for rank in range(8)])
-    names = ["rank", *table.SHORT]
+    names = ["rank", *STEP_HEADS]
     compute, wait = names.index("compute_s"), names.index("wait_s")
     slow = cells.pop(3)
     assert all(float(slow[compute]) > 1.4 * float(other[compute]) for other in cells)

@@ -16,7 +16,7 @@ from simdp.reports.charts.sweep import steps
 from simdp.reports.figures import TableCell, nbytes, percent, seconds
 from simdp.reports.page.timeline import timeline
 from simdp.reports.sections import LinkGraph, Section, Source, Summary, Table, Tile, Verdict
-from simdp.results.metrics import per_rank
+from simdp.results.metrics import STEP_HEADS, per_rank
 from simdp.results.result import Advice, Result
 
 LEAD, BETWEEN = "the link from ", " to "
@@ -163,7 +163,7 @@ def every_rank(result: Result) -> list[Section]:
             TableCell(str(rank), rank),
             *(
                 TableCell(f"{v / scale:{digits}}", v)
-                for v in (float(getattr(times, key)[rank]) for key in figures.SHORT)
+                for v in (float(getattr(times, key)[rank]) for key in STEP_HEADS)
             ),
             *(
                 TableCell(nbytes(sizes[rank]), float(sizes[rank]))
@@ -173,7 +173,7 @@ def every_rank(result: Result) -> list[Section]:
         )
         for rank in shown
     ]
-    heads = ("rank", *figures.SHORT.values(), "sent", "peak memory", *["last loss"] * len(last))
+    heads = ("rank", *STEP_HEADS.values(), "sent", "peak memory", *["last loss"] * len(last))
     note = f"A step's time in {unit}."
     if len(rows) < n:
         note += f" {len(rows)} of {n:,} ranks: those that compute longest, and the first."

@@ -13,11 +13,12 @@ from simdp.reports.charts.loss import loss_by_step
 from simdp.reports.charts.names import cut, evenly, point_names
 from simdp.reports.charts.scaling import scaling_charts
 from simdp.reports.charts.sweep import fullest_devices, steps, sweep_charts
-from simdp.reports.figures import PARTS, nbytes, percent, seconds, sentence, share, short
+from simdp.reports.figures import nbytes, percent, seconds, sentence, share, short
 from simdp.reports.page import run
 from simdp.reports.page.run import closing
 from simdp.reports.sections import Page, Section, Summary, Table, Tile, Verdict
 from simdp.results.comparison import Comparison, best_of
+from simdp.results.metrics import PART_TITLES
 from simdp.results.result import Advice, Result, Study
 
 
@@ -86,14 +87,14 @@ def _verdict(comparison: Comparison) -> Iterator[Section]:
             compared.append(f"{more if ratio < 2 else f'{ratio:.3g} times as many as'} {label}")
         answer += ": " + ", and ".join(dict.fromkeys(compared))
     m = point.metrics
-    largest = max(PARTS, key=lambda key: m[key])
+    largest = max(PART_TITLES, key=lambda key: m[key])
     whose = f"a step of {point.label}" if ties else "its step"
     part = "Most" if m[largest] > m.step_time_s / 2 else "The largest part"
     yield Verdict(
         "Verdict",
         [
             *(ties or [f"{answer}."]),
-            f"{part} of {whose}, {share(m[largest], m.step_time_s)}, is {PARTS[largest]}.",
+            f"{part} of {whose}, {share(m[largest], m.step_time_s)}, is {PART_TITLES[largest]}.",
         ],
         "warning" if not fits else "note" if ties else "good",
     )
