@@ -16,6 +16,7 @@ from simdp.errors import (
     unknown_name,
 )
 from simdp.reports.plan_table import infeasible_written
+from simdp.results.plan import InfeasiblePoints
 from simdp.studies.executor.base import Failed
 from simdp.studies.families import names as families
 
@@ -104,7 +105,7 @@ def test_joined_problems_are_one_sentence():
     assert joined([]) == ""
     reason = "cluster: needs a network; add inter_node: {...}."
     for line in (
-        infeasible_written({"count": 2, "reason": reason, "option": "cluster"}),
+        infeasible_written(InfeasiblePoints(reason, 2, "cluster")),
         Failed([reason, "try cluster."], ValueError()).reason,
     ):
         assert "add inter_node: {...}; try cluster" in line

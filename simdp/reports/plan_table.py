@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import fill
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -14,7 +13,7 @@ from simdp.keys import short_key, written
 from simdp.reports.figures import WIDTH, duration, energy, money, nbytes, number, percent
 from simdp.reports.sections import table_of
 from simdp.reports.wide_table import filled, wide_table
-from simdp.results.plan import Option, PlanResult
+from simdp.results.plan import InfeasiblePoints, Option, PlanResult
 
 MAX_FRONT = 12  # options of the front that are shown; its file has all
 
@@ -198,7 +197,7 @@ def _foot(plan: PlanResult) -> Iterator[str]:
     for row in reasons[:MAX_REASONS]:
         yield fill(f"  {infeasible_written(row)}", WIDTH, subsequent_indent="    ")
     if len(reasons) > MAX_REASONS:
-        more = sum(row["count"] for row in reasons[MAX_REASONS:])
+        more = sum(row.count for row in reasons[MAX_REASONS:])
         yield f"  {more:,}: other reasons, which are in plan.json"
     for note in plan.notes:
         yield fill(note, WIDTH)
@@ -207,18 +206,18 @@ def _foot(plan: PlanResult) -> Iterator[str]:
 MAX_REASONS = 6  # reasons of infeasible points that are shown; plan.json has all
 
 
-def why_infeasible(plan: PlanResult) -> list[dict[str, Any]]:
+def why_infeasible(plan: PlanResult) -> list[InfeasiblePoints]:
     """List the reasons of infeasible points, without those that miss a limit of the command."""
-    return [row for row in plan.infeasible if not str(row["option"]).startswith(LIMIT_OPTIONS)]
+    return [row for row in plan.infeasible if not str(row.option).startswith(LIMIT_OPTIONS)]
 
 
 LIMIT_OPTIONS = ("--deadline", "--budget", "--energy", "--max-memory")
 
 
-def infeasible_written(row: Mapping[str, Any]) -> str:
+def infeasible_written(row: InfeasiblePoints) -> str:
     """Write a row of `PlanResult.infeasible`, with the option to change."""
-    option = [f"try {row['option']}"] * bool(row["option"])
-    return joined([f"{row['count']:,}: {row['reason']}", *option])
+    option = [f"try {row.option}"] * bool(row.option)
+    return joined([f"{row.count:,}: {row.reason}", *option])
 
 
 def why_not(pruned: Mapping[str, int]) -> str:

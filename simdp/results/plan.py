@@ -83,6 +83,15 @@ class Option:
 
 
 @dataclass(frozen=True)
+class InfeasiblePoints:
+    """Points of a plan that are infeasible for one reason."""
+
+    reason: str
+    count: int
+    option: str | None  # of the command or the scenario, that might allow them
+
+
+@dataclass(frozen=True)
 class PlanResult(Inline):
     """Result of ``python -m simdp plan``."""
 
@@ -118,10 +127,8 @@ class PlanResult(Inline):
     """Points not simulated, by reason: ``impossible``, ``memory``, ``deadline``, ``budget``,
     ``energy``, a ``price`` or ``power`` that is needed and not known, ``worse`` than a simulated
     one, or not ``sampled``."""
-    infeasible: list[dict[str, Any]] = field(default_factory=list)
-    """Reasons why points are infeasible: ``reason``, their number (``count``), and the ``option``
-    of the command or the scenario that might allow them, or None. All that are impossible, or miss
-    a limit by their bounds."""
+    infeasible: list[InfeasiblePoints] = field(default_factory=list)
+    """Points that are impossible, or miss a limit by their bounds, by reason."""
     sure: float | None = None
     """Probability with which options must meet the limits; None: on average."""
     is_exact: bool = True
@@ -179,6 +186,7 @@ class PlanResult(Inline):
             front=tuple(Option(**option) for option in rest.pop("front")),
             nearest=None if nearest is None else Option(**nearest),
             notes=tuple(rest.pop("notes")),
+            infeasible=[InfeasiblePoints(**row) for row in rest.pop("infeasible", ())],
             **rest,
         )
 

@@ -6,7 +6,7 @@ from for_each import for_each
 from rich.console import Console
 
 from simdp.reports.plan_table import MAX_FRONT, table
-from simdp.results.plan import Option, PlanResult
+from simdp.results.plan import InfeasiblePoints, Option, PlanResult
 
 
 def option(number, **more):
@@ -90,9 +90,9 @@ def test_where_the_best_option_trains_otherwise_the_best_that_does_not_is_named(
 
 def test_why_points_are_infeasible_is_written_with_what_frees_them():
     rows = [
-        {"reason": "a batch", "count": 12, "option": "--global-batch 96"},
-        {"reason": "misses the deadline", "count": 3, "option": "--deadline"},
-        *({"reason": f"r{number}", "count": 2, "option": None} for number in range(8)),
+        InfeasiblePoints("a batch", 12, "--global-batch 96"),
+        InfeasiblePoints("misses the deadline", 3, "--deadline"),
+        *(InfeasiblePoints(f"r{number}", 2, None) for number in range(8)),
     ]
     shown = text(plan((option(1),), infeasible=rows, pruned={"impossible": 28, "deadline": 3}))
     assert "12: a batch; try --global-batch 96" in shown

@@ -17,7 +17,7 @@ from simdp.cluster.hardware import MACHINES, read_machine
 from simdp.engine.simulate import memory_needed
 from simdp.errors import ScenarioError
 from simdp.reports.sweep_table import fitting_table
-from simdp.results.plan import Fitting, FittingRow
+from simdp.results.plan import Fitting, FittingRow, InfeasiblePoints
 from simdp.scenario import checked
 from simdp.scenario.overrides import override_all
 from simdp.scenario.root import Scenario
@@ -356,7 +356,7 @@ def test_a_run_and_a_plan_refuse_what_the_host_has_no_room_for(tmp_path: Path) -
     found = plan(file, PlanRequest(choices={"cluster.host_memory": ["1 MB", "2 MB"]}))
     assert [option.set["cluster.host_memory"] for option in found.best] == ["2 MB"]
     (wrong,) = found.infeasible
-    assert wrong == {"reason": needs, "count": 1, "option": "cluster.host_memory"}
+    assert wrong == InfeasiblePoints(needs, 1, "cluster.host_memory")
 
 
 def test_the_usual_driver_comes_before_a_modified_one() -> None:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,19 +60,23 @@ from simdp.traces.timeline import RankTimeline
 Like = tuple[object, ...]
 """Key of like collectives: group and signature, or name, size and number of ranks."""
 
-KINDS = (
-    "compute",
-    "copies",
-    "transfer",
-    "wait",
-    "input",
-    "sync",
-    "compile",
-    "search",
-    "launch",
-    "other",
-)
-"""Causes that instants are charged to."""
+
+class MeanCharges(NamedTuple):
+    """Causes that instants are charged to, and the mean time of a step for each [s]."""
+
+    compute: float
+    copies: float
+    transfer: float
+    wait: float
+    input: float
+    sync: float
+    compile: float
+    search: float
+    launch: float
+    other: float
+
+
+KINDS = MeanCharges._fields
 
 HOST_LATE = ("sync", "compile", "search", "launch")
 """Those in which the host is late for another reason than data."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from simdp.arrays import Bools, Floats, Ints
 from simdp.studies.diagnose.case import Case
-from simdp.studies.diagnose.charges import KINDS, Lateness, lateness
+from simdp.studies.diagnose.charges import KINDS, Lateness, MeanCharges, lateness
 
 TIE = 1e-6  # weight of transfers in the choice among ranks that wait equally long
 MOST_UNEVEN = 1 / 3  # fraction of the steps that differ from the others, at most
@@ -41,8 +41,7 @@ class CriticalSteps:
 
     rank: Ints  # the critical rank; `(num_steps,)`
     window: float  # their mean length [s]
-    # of each kind of charge, the mean of a step without what uneven steps take more [s]
-    mean: dict[str, float]
+    mean: MeanCharges  # without what uneven steps take more
     unknown: float  # part of the waiting that is for ranks without a trace [s]
     late: Lateness  # of the ranks with a trace
     uneven: tuple[UnevenSteps, ...]  # steps that differ from the others
@@ -84,7 +83,7 @@ def critical_steps(case: Case) -> CriticalSteps:
     return CriticalSteps(
         rank,
         mean,
-        {kind: float(charge.mean()) for kind, charge in of.items()},
+        MeanCharges._make(float(of[kind].mean()) for kind in KINDS),
         float(unknown.mean()),
         lateness(blamed_known.sum(axis=2), blamed_known),
         tuple(sorted(uneven, key=lambda part: -float(part.more.sum()))),

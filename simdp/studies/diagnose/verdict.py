@@ -115,7 +115,7 @@ def findings(case: Case, critical: CriticalSteps, lacks_events: bool) -> list[Fi
     rest = critical.window - spent
     unknown = list[Finding]()
     if rest >= UNEXPLAINED * critical.window and (made or not lacks_events):
-        text = evidence.unexplained(rest, critical.mean["other"], lacks_events)
+        text = evidence.unexplained(rest, critical.mean.other, lacks_events)
         unknown = [_finding("unexplained", rest, (), text, case, critical.window)]
     if not lacks_events:
         made = sorted([*made, *unknown], key=lambda finding: -finding.worth)
@@ -201,21 +201,21 @@ CauseTime = tuple[Cause, float, tuple[int, ...], str]
 
 def _causes(case: Case, critical: CriticalSteps, evidence: Evidence) -> Iterator[CauseTime]:
     mean = critical.mean
-    yield "compute_bound", mean["compute"], (), evidence.compute(mean["compute"])
-    yield "copies", mean["copies"], (), evidence.copies(mean["copies"])
-    launch = mean["launch"] + mean["compile"]
-    yield "launch_bound", launch, (), evidence.launch(launch, mean["compile"])
-    yield "host_synchronisation", mean["sync"], (), evidence.synchronisation(mean["sync"])
+    yield "compute_bound", mean.compute, (), evidence.compute(mean.compute)
+    yield "copies", mean.copies, (), evidence.copies(mean.copies)
+    launch = mean.launch + mean.compile
+    yield "launch_bound", launch, (), evidence.launch(launch, mean.compile)
+    yield "host_synchronisation", mean.sync, (), evidence.synchronisation(mean.sync)
     yield "uneven_steps", critical.uneven_s, *evidence.uneven()
     fetched = _late_by(case, critical, case.charge("input"))
     sent = np.minimum(
         _late_by(case, critical, case.excess), _waited(case, critical) - fetched
     ).clip(0.0)
     late = float(fetched.sum() + sent.sum())
-    left = min(1.0, max(mean["wait"] - critical.unknown, 0.0) / late) if late > 0 else 1.0
+    left = min(1.0, max(mean.wait - critical.unknown, 0.0) / late) if late > 0 else 1.0
     fetched, sent = fetched * left, sent * left
     yield from _transfers(case, critical, evidence, sent)
-    own = mean["input"]
+    own = mean.input
     places = () if own >= fetched.sum() else _ranks(case, np.flatnonzero(fetched > 0))
     seconds = own + float(fetched.sum())
     yield "input_stall", seconds, places, evidence.input(own, fetched)
@@ -225,7 +225,7 @@ def _causes(case: Case, critical: CriticalSteps, evidence: Evidence) -> Iterator
 def _transfers(
     case: Case, critical: CriticalSteps, evidence: Evidence, sent: Floats
 ) -> Iterator[CauseTime]:
-    open_, search = critical.mean["transfer"], critical.mean["search"]
+    open_, search = critical.mean.transfer, critical.mean.search
     avoided = avoidable(case, int(np.bincount(critical.rank).argmax()))
     unused, small = avoided.unused * open_, avoided.small * open_
     yield "unused_parameters", search + unused, (), evidence.unused(search, unused, avoided)
@@ -274,7 +274,7 @@ def _waits(
 ) -> Iterator[CauseTime]:
     """Stragglers and imbalance, less the explained time; and ranks without a trace."""
     late = critical.late
-    known = critical.mean["wait"] - critical.unknown
+    known = critical.mean.wait - critical.unknown
     spent = late.straggling + late.moving
     lost = max(known - float(explained.sum()), 0.0)
     is_late: Bools = np.isin(np.arange(len(explained)), late.stragglers)

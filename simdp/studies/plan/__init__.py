@@ -18,7 +18,7 @@ import numpy as np
 
 from simdp.errors import ScenarioError, joined
 from simdp.job.targets import SamplesNeeded
-from simdp.results.plan import GOALS, Option, PlanResult
+from simdp.results.plan import GOALS, InfeasiblePoints, Option, PlanResult
 from simdp.scenario import checked
 from simdp.scenario.overrides import Raw, as_written, set_key
 from simdp.scenario.root import Scenario
@@ -299,7 +299,7 @@ LIMIT_OPTIONS = {
 
 def _infeasible(
     search: Search, player: Player, impossible: Mapping[Infeasible, int], request: PlanRequest
-) -> list[dict[str, Any]]:
+) -> list[InfeasiblePoints]:
     """Reasons of points that cannot be chosen, with counts and options to change."""
     counts, points = Counter(impossible), search.bounds.points
     counts.update(search.bounds.why.values())
@@ -311,8 +311,8 @@ def _infeasible(
             if name == "memory":
                 reason = "needs more memory than a rank has"
                 option = option if request.memory is None else "--max-memory"
-            rows.append({"reason": reason, "count": count, "option": option})
-    return sorted(rows, key=lambda row: -row["count"])
+            rows.append(InfeasiblePoints(reason, count, option))
+    return sorted(rows, key=lambda row: -row.count)
 
 
 def _why_none(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]) -> str:
@@ -320,8 +320,8 @@ def _why_none(space: Space, bounds: Bounds, impossible: Mapping[Infeasible, int]
     counts = Counter(impossible)
     counts.update(bounds.why.values())
     most, *_ = summed(counts)
-    lead = f"--choose: none of {len(space):,} points can be simulated; {most['reason']}"
-    return joined([lead, *[f"try {most['option']}."] * bool(most["option"])])
+    lead = f"--choose: none of {len(space):,} points can be simulated; {most.reason}"
+    return joined([lead, *[f"try {most.option}."] * bool(most.option)])
 
 
 def ready(

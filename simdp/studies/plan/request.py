@@ -27,7 +27,7 @@ from simdp.errors import LedBy, ScenarioError, shown, unknown_name
 from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.keys import written
 from simdp.results.metrics import Rates
-from simdp.results.plan import GOALS, Option
+from simdp.results.plan import GOALS, InfeasiblePoints, Option
 from simdp.scenario import checked
 from simdp.scenario.overrides import MACHINE, Raw, grid
 from simdp.scenario.root import Scenario
@@ -68,8 +68,8 @@ class Infeasible(NamedTuple):
 
 def summed(
     counts: Mapping[Infeasible, int], divisors: Mapping[int, int] | None = None
-) -> list[dict[str, Any]]:
-    """Count points by reason, the most frequent reason first: ``reason``, ``count`` and ``option``.
+) -> list[InfeasiblePoints]:
+    """Count points by reason, the most frequent reason first.
 
     ``divisors`` counts the feasible points by GPUs times micro-batch; the option of a batch has the
     value that makes most points feasible.
@@ -78,14 +78,10 @@ def summed(
     for infeasible, count in counts.items():
         groups.setdefault((infeasible.reason, infeasible.option), {})[infeasible] = count
     rows = [
-        {
-            "reason": reason,
-            "count": sum(group.values()),
-            "option": _freeing(option, group, divisors or {}),
-        }
+        InfeasiblePoints(reason, sum(group.values()), _freeing(option, group, divisors or {}))
         for (reason, option), group in groups.items()
     ]
-    return sorted(rows, key=lambda row: (-row["count"], row["reason"]))
+    return sorted(rows, key=lambda row: (-row.count, row.reason))
 
 
 def _freeing(

@@ -383,23 +383,23 @@ def test_points_that_cannot_be_are_counted_by_reason_with_an_option_that_frees_t
     choices = {"nodes": [1, 2, 4], "workload.microbatch": [3, 4, 16, 32], "strategy": ["ddp"]}
     found = plan(file, PlanRequest("fastest", choices=choices))
     (batch,) = found.infeasible
-    assert batch["reason"] == "a global batch of 64 is no multiple of GPUs x micro-batch"
+    assert batch.reason == "a global batch of 64 is no multiple of GPUs x micro-batch"
     # 3 samples on any number of ranks; 16 on 8; 32 on 4 and 8
-    assert batch["count"] == found.pruned["impossible"] == 6
-    assert batch["option"] == "--global-batch 256"  # by all but ranks of 3 samples
-    freed = int(batch["option"].removeprefix("--global-batch "))
+    assert batch.count == found.pruned["impossible"] == 6
+    assert batch.option == "--global-batch 256"  # by all but ranks of 3 samples
+    freed = int(batch.option.removeprefix("--global-batch "))
     more = plan(file, PlanRequest("fastest", choices=choices, global_batch=freed))
     assert more.pruned["impossible"] == 3
     hsdp = {"strategy": ["ddp", {"kind": "hsdp", "shard_size": 3}]}
     (odd,) = plan(file, PlanRequest("fastest", choices=hsdp)).infeasible
-    assert (odd["count"], odd["option"]) == (1, "strategy.shard_size")
+    assert (odd.count, odd.option) == (1, "strategy.shard_size")
 
 
 def test_limits_are_counted_among_the_reasons(file):
     choices = {"nodes": [1, 2, 4], "workload.microbatch": [4]}
     fast = plan(file, PlanRequest("fastest", choices=choices)).best[0].finish_s
     found = plan(file, PlanRequest("fastest", deadline=1.01 * fast, choices=choices))
-    assert sum(row["count"] for row in found.infeasible) == sum(
+    assert sum(row.count for row in found.infeasible) == sum(
         count for why, count in found.pruned.items() if why not in ("worse", "sampled")
     )
 
