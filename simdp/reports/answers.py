@@ -21,7 +21,7 @@ from simdp.reports.figures import (
     sentence,
 )
 from simdp.results.metrics import LABELS, PART_TITLES, Metrics, exposed_by_collective
-from simdp.results.result import Advice, Result, Study
+from simdp.results.result import Advice, ComputePart, Result, StragglerCost, Study
 from simdp.results.trace import TraceToCome
 from simdp.units import parse
 
@@ -94,14 +94,11 @@ def step_shares(result: Result) -> list[tuple[str, float, float | None]]:
     step_time = m.step_time_s
     if not result.compute_parts or m.mfu is None or not step_time:
         return []
-    parts = sorted(result.compute_parts, key=lambda part: -part["seconds"])
+    parts = [ComputePart(**part) for part in result.compute_parts]
+    parts.sort(key=lambda part: -part.seconds)
     shares: list[tuple[str, float, float | None]] = [
-        (
-            COMPUTE_PARTS[part["part"]],
-            part["seconds"] / step_time,
-            part["of_peak"] if part["part"] in BOUND_BY_ARITHMETIC else None,
-        )
-        for part in parts
+        (COMPUTE_PARTS[part], spent / step_time, rate if part in BOUND_BY_ARITHMETIC else None)
+        for part, spent, rate in parts
     ]
     rest = [(title, m[key] / step_time, None) for key, title in PART_TITLES.items()]
     return [*shares, *rest[1:]]
@@ -139,34 +136,34 @@ def all_hidden(metrics: Metrics) -> list[Row]:
 def lost(result: Result) -> list[Row]:
     """Write the cost of each of several stragglers, and the rank that is slowest most often."""
     step_time, rows = result.metrics.step_time_s, list[Row]()
-    losses = [loss for loss in result.lost if loss["seconds"] is not None]
+    losses = [loss for loss in result.straggler_costs if loss.seconds is not None]
     for loss in losses[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
-        time = less(step_time - loss["seconds"], step_time)
-        rows.append(Row("lost", f"  without {loss['cause']}", f"{time}{_on(loss)}"))
+        time = less(step_time - loss.seconds, step_time)
+        rows.append(Row("lost", f"  without {loss.cause}", f"{time}{_on(loss)}"))
     if len(losses) > MOST_CAUSES and rows:
         rows.append(Row("lost", "", f"and {len(losses) - MOST_CAUSES} others: see result.json"))
-    if result.slowest and any(loss["ranks"] is None for loss in result.lost):
+    if result.slowest and any(loss.ranks is None for loss in result.straggler_costs):
         rows.append(Row("slowest", "slowest most often", _slowest_words(result)))
     return rows
 
 
-def _on(loss: dict[str, Any]) -> str:
+def _on(straggler: StragglerCost) -> str:
     """Name the ranks or the node of a straggler; empty if it is on all ranks."""
-    ranks = loss["ranks"]
-    if not ranks:
+    ranks, nodes = straggler.ranks, straggler.nodes
+    if not ranks or not nodes:
         return ""
     if len(ranks) > 2:
-        return f" (node {loss['nodes'][0]})"
+        return f" (node {nodes[0]})"
     return f" (rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))})"
 
 
 def _slowest_words(result: Result) -> str:
     """Name the rank, and the node, that is slowest most often."""
-    most_often = max(result.slowest, key=lambda record: record["steps"])
-    num_steps, nodes = sum(record["steps"] for record in result.slowest), Counter[int]()
-    for record in result.slowest:
-        nodes[record["node"]] += record["steps"]
-    text = f"rank {most_often['rank']}, in {most_often['steps']} of {num_steps} steps"
+    ranks, nodes = result.slowest_ranks, Counter[int]()
+    most_often = max(ranks, key=lambda rank: rank.steps)
+    for rank in ranks:
+        nodes[rank.node] += rank.steps
+    text = f"rank {most_often.rank}, in {most_often.steps} of {nodes.total()} steps"
     node, times = nodes.most_common(1)[0]
     cluster = result.scenario["cluster"]
     if cluster.get("devices_per_node") and cluster["devices_per_node"] < result.world_size:
@@ -450,7 +447,7 @@ def _where(result: Result, group_size: int) -> str:
 
 def _slow_ones(result: Result) -> str:
     """Name the stragglers that cause waiting; else "slower ranks"."""
-    names = [name_of(loss) for loss in result.lost if loss["ranks"]]
+    names = [name_of(loss) for loss in result.straggler_costs if loss.ranks]
     if not names or len(names) < len(result.lost):
         return "slower ranks"
     return " and ".join(dict.fromkeys(names))
@@ -459,25 +456,27 @@ def _slow_ones(result: Result) -> str:
 def straggler_costs(result: Result) -> list[str]:
     """List the cost of each straggler above `LEAST_VERDICT_SHARE`, the highest first."""
     step_time = result.metrics.step_time_s
-    known = [loss for loss in result.lost if loss["seconds"] is not None]
-    known.sort(key=lambda loss: -loss["seconds"])
+    saved = [
+        (straggler.seconds, name_of(straggler))
+        for straggler in result.straggler_costs
+        if straggler.seconds is not None
+    ]
+    saved.sort(key=lambda cost: -cost[0])
     return [
-        f"{name_of(loss)} costs {percent(loss['seconds'] / step_time)} of a step "
-        f"({seconds(loss['seconds'])})"
-        for loss in known
-        if step_time and loss["seconds"] >= LEAST_VERDICT_SHARE * step_time
+        f"{name} costs {percent(cost / step_time)} of a step ({seconds(cost)})"
+        for cost, name in saved
+        if step_time and cost >= LEAST_VERDICT_SHARE * step_time
     ]
 
 
-def name_of(lost: dict[str, Any]) -> str:
+def name_of(straggler: StragglerCost) -> str:
     """Name a straggler by its ranks, its node, or its kind if it is on all ranks."""
-    ranks: list[int] = lost["ranks"] or []
-    cause = str(lost["cause"])
-    if not ranks:
+    cause, ranks, nodes, _ = straggler
+    if not ranks or not nodes:
         return f"the {cause} straggler"
     if cause == "degraded_link" and len(ranks) == 2:
         return f"the degraded link of ranks {ranks[0]} and {ranks[1]}"
-    where = f"rank {ranks[0]}" if len(ranks) == 1 else f"node {lost['nodes'][0]}"
+    where = f"rank {ranks[0]}" if len(ranks) == 1 else f"node {nodes[0]}"
     if cause == "degraded_link":
         return f"the degraded links of {where}"
     return f"the straggler {where}" if len(ranks) == 1 else f"the slow {where}"

@@ -333,16 +333,12 @@ def slowest(study: Study) -> RenderableType | None:
     )
     for name in ("who", "steps", "beyond"):
         table.add_column(name, justify="right", no_wrap=True)
-    of_nodes = grouped(
-        (record["node"], (record["steps"], record["seconds"])) for record in result.slowest
-    )
+    of_nodes = grouped((rank.node, (rank.steps, rank.seconds)) for rank in result.slowest_ranks)
     rows: list[tuple[str, int, float]] = [
         (f"node {node}", sum(steps for steps, _ in excesses), sum(beyond for _, beyond in excesses))
         for node, excesses in (of_nodes.items() if len(of_nodes) > 1 else ())
     ]
-    rows += [
-        (f"rank {record['rank']}", record["steps"], record["seconds"]) for record in result.slowest
-    ]
+    rows += [(f"rank {rank.rank}", rank.steps, rank.seconds) for rank in result.slowest_ranks]
     for who, steps, beyond in rows[:MAX_RANKS]:
         table.add_row(who, str(steps), f"{beyond / scale:{digits}}")
     if len(rows) > MAX_RANKS:

@@ -604,12 +604,19 @@ def busy_times(blocks: Iterable[SpanBlock], world_size: int, num_steps: int) -> 
     return busy
 
 
-def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
-    """Return the slowest ranks of steady steps, the most expensive one first.
+class SlowestRank(NamedTuple):
+    """A rank that was the slowest of some steady steps."""
 
-    ``busy`` is as from `busy_times`. Each has ``rank``, ``node``, ``steps``, the number of steps in
-    which it was the slowest, and ``seconds``, its excess over the median, as a mean over all steady
-    steps [s].
+    rank: int
+    node: int
+    steps: int  # how many
+    seconds: float  # its excess over the median, mean over all steady steps
+
+
+def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
+    """Return the fields of each `SlowestRank`, the most expensive one first.
+
+    ``busy`` is as from `busy_times`.
     """
     steady = busy[num_warm_up(len(busy)) :]
     if not steady.size:
@@ -618,15 +625,16 @@ def slowest(busy: Floats, local_size: int) -> list[dict[str, Any]]:
     beyond = steady.max(axis=1) - median
     counts = beyond > ALIKE * median
     ranks = [
-        {
-            "rank": rank,
-            "node": rank // local_size,
-            "steps": int((worst[counts] == rank).sum()),
-            "seconds": float(beyond[counts & (worst == rank)].sum()) / len(steady),
-        }
+        SlowestRank(
+            rank,
+            rank // local_size,
+            int((worst[counts] == rank).sum()),
+            float(beyond[counts & (worst == rank)].sum()) / len(steady),
+        )
         for rank in np.unique(worst[counts]).tolist()
     ]
-    return sorted(ranks, key=lambda record: (-record["seconds"], record["rank"]))
+    ranks.sort(key=lambda slow_rank: (-slow_rank.seconds, slow_rank.rank))
+    return [slow_rank._asdict() for slow_rank in ranks]
 
 
 # Money --------------------------------------------------------------------------------------------

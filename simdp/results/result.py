@@ -16,7 +16,7 @@ from simdp.errors import ScenarioError, joined, one_line
 from simdp.files import put_text, read_json, write_whole
 from simdp.keys import with_current_keys
 from simdp.results.memory import LaunchedKernels
-from simdp.results.metrics import LABELS, Metrics
+from simdp.results.metrics import LABELS, Metrics, SlowestRank
 from simdp.results.trace import Trace
 from simdp.version import __version__
 
@@ -126,6 +126,28 @@ class Advice(NamedTuple):
     changes: Sequence[tuple[str, float]] = ()
 
 
+class StragglerCost(NamedTuple):
+    """Cost of one straggler."""
+
+    cause: str  # its kind
+    # ranks, nodes: the affected ones; None for all
+    ranks: list[int] | None
+    nodes: list[int] | None
+    # of a steady step, that the run would save without this one; None if too slow to find or not
+    # reached in these steps
+    seconds: float | None
+
+
+class ComputePart(NamedTuple):
+    """One part of a steady step's compute."""
+
+    part: str  # of `simdp.engine.compute.call_times.PARTS`
+    seconds: float  # mean over ranks
+    # FLOPs of its kernels over the devices' peak in this time; None if unknown, or without
+    # arithmetic
+    of_peak: float | None
+
+
 @dataclass(repr=False)
 class Result(Inline):
     """Result of one simulation."""
@@ -173,16 +195,13 @@ class Result(Inline):
     remarks: dict[str, str] = field(default_factory=dict)
     """How far the hardware's figures can be relied on; see `simdp.scenario.remarks`."""
     lost: list[dict[str, Any]] = field(default_factory=list)
-    """Cost of each straggler: its kind (``cause``), the affected ``ranks`` and ``nodes``, None for
-    all, and the ``seconds`` of a steady step that the run would save without this one, None if too
-    slow to find or not reached in these steps. Their total cost is `metrics`' step time less
-    ``without_stragglers_s``."""
+    """The fields of a `StragglerCost` for each straggler. Their total cost is `metrics`' step time
+    less ``without_stragglers_s``."""
     slowest: list[dict[str, Any]] = field(default_factory=list)
-    """How often each rank was the slowest, if there are stragglers; see `simdp.results.metrics`."""
+    """The fields of a `simdp.results.metrics.SlowestRank` each, if there are stragglers."""
     compute_parts: list[dict[str, Any]] = field(default_factory=list)
-    """Parts of a steady step's compute: ``part``, ``seconds`` and ``of_peak``, as of
-    `simdp.engine.compute.call_times.compute_parts`. Empty for points of a sweep, and if compute has
-    no kernels."""
+    """The fields of a `ComputePart` each, as of `simdp.engine.compute.call_times.compute_parts`.
+    Empty for points of a sweep, and if compute has no kernels."""
     state: Any = None
     """State at the end of the run, if requested; see `simdp.engine.state`."""
     step_ends: Floats | None = None
@@ -195,6 +214,16 @@ class Result(Inline):
     def world_size(self) -> int:
         """Number of ranks."""
         return int(self.scenario["cluster"]["world_size"])
+
+    @property
+    def straggler_costs(self) -> list[StragglerCost]:
+        """Cost of each straggler."""
+        return [StragglerCost(**straggler) for straggler in self.lost]
+
+    @property
+    def slowest_ranks(self) -> list[SlowestRank]:
+        """How often each rank was the slowest, if there are stragglers."""
+        return [SlowestRank(**rank) for rank in self.slowest]
 
     def __repr__(self) -> str:
         n, metrics = self.world_size, self.metrics

@@ -18,6 +18,7 @@ from simdp.arrays import Floats, Ints, product
 from simdp.cluster.hardware import TENSOR_CORES
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.samples import BatchSamples
+from simdp.results.result import ComputePart
 from simdp.scenario.root import Scenario
 from simdp.workload import Workload
 from simdp.workload.execution import call_dtypes, widened
@@ -528,9 +529,8 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
     Returns
     -------
     list of dict
-        For each of `PARTS` that takes time: ``part``; ``seconds``, mean over ranks; and
-        ``of_peak``, the FLOPs of its kernels relative to the devices' peak in this time (None if
-        unknown, or without arithmetic). ``matrix_products`` are kernels bound by arithmetic;
+        The fields of a `simdp.results.result.ComputePart` for each of `PARTS` that takes time.
+        ``matrix_products`` are kernels bound by arithmetic;
         ``attention`` all kernels of attention, without its linear layers; ``memory_bound`` kernels
         bound by memory traffic; ``recompute`` the forward that backward repeats; ``launches`` the
         time that a device waits for its host; ``slowed`` the additions by stragglers and by
@@ -551,13 +551,13 @@ def compute_parts(scenario: Scenario, compute: float, peak: float | None) -> lis
     if slowed < LEAST_SLOWED * compute or workload.lengths(scenario.seed, scenario.base):
         # Samples differ in length between steps: this step represents all.
         scale, slowed = compute / total / n, 0.0
-    parts = list[dict[str, Any]]()
+    parts = list[ComputePart]()
     for part, (seconds, flops) in spent.items():
         mean = seconds * scale
         rate = flops * scale * n / (mean * peak) if peak and flops and mean else None
-        parts.append({"part": part, "seconds": mean, "of_peak": rate})
-    parts.append({"part": "slowed", "seconds": slowed, "of_peak": None})
-    return [entry for entry in parts if entry["seconds"] > 0.0]
+        parts.append(ComputePart(part, mean, rate))
+    parts.append(ComputePart("slowed", slowed, None))
+    return [part._asdict() for part in parts if part.seconds > 0.0]
 
 
 def _spent(scenario: Scenario) -> dict[str, tuple[float, float]]:

@@ -113,28 +113,26 @@ def stragglers(result: Result) -> list[Section]:
     if result.lost:
         rows = [
             (
-                str(straggler["cause"]),
-                _where(straggler["ranks"]),
-                TableCell(seconds(straggler["seconds"]), straggler["seconds"]),
-                "-"
-                if straggler["seconds"] is None
-                else less(step_time - straggler["seconds"], step_time),
+                cause,
+                _where(ranks),
+                TableCell(seconds(saved), saved),
+                "-" if saved is None else less(step_time - saved, step_time),
             )
-            for straggler in result.lost
+            for cause, ranks, _, saved in result.straggler_costs
         ]
         heads = ("straggler", "ranks", "costs per step", "a step without it")
         note = "What a step would save without that one alone; together they may cost another sum."
         made.append(Table("What stragglers cost", heads, rows, note=note))
     if result.slowest:
-        several = len({row["node"] for row in result.slowest}) > 1
+        several = len({rank.node for rank in result.slowest_ranks}) > 1
         slowest_rows: list[tuple[TableCell, ...]] = [
             (
-                TableCell(str(row["rank"]), row["rank"]),
-                *[TableCell(str(row["node"]), row["node"])] * several,
-                TableCell(str(row["steps"]), row["steps"]),
-                TableCell(seconds(row["seconds"]), row["seconds"]),
+                TableCell(str(rank), rank),
+                *[TableCell(str(node), node)] * several,
+                TableCell(str(steps), steps),
+                TableCell(seconds(beyond), beyond),
             )
-            for row in result.slowest[:MOST_ROWS]
+            for rank, node, steps, beyond in result.slowest_ranks[:MOST_ROWS]
         ]
         columns = ("rank", *["node"] * several, "slowest of so many steps", "beyond the median")
         made.append(Table("The slowest of each step", columns, slowest_rows, folded=True))
