@@ -49,8 +49,7 @@ from simdp.spec import problems
 from simdp.steps.ops import Update
 from simdp.steps.program import ProcessGroups, Program, flat
 from simdp.strategies.base import Strategy
-from simdp.workload import Workload
-from simdp.workload.checks import workload_problems
+from simdp.workload import Workload, workload_problems
 
 Calls = tuple[list[str], list[ProcessGroups]]
 

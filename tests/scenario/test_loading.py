@@ -19,8 +19,7 @@ from simdp.scenario import checked, load_scenario
 from simdp.spec import OTHER_NAMES
 from simdp.strategies import STRATEGIES
 from simdp.units import parse
-from simdp.workload import Workload
-from simdp.workload.checks import workload_problems
+from simdp.workload import Workload, workload_problems
 from simdp.workload.layers.activations import ACTIVATIONS
 
 pytestmark = pytest.mark.slow

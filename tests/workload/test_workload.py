@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from small_workload import workload as small
 
 from simdp.errors import ScenarioError
-from simdp.workload import Workload
-from simdp.workload.checks import workload_problems
+from simdp.workload import Workload, workload_problems
 from simdp.workload.sampling import distributed_sampler, read_permutation
 from simdp.workload.schedules.base import Progress
 
