@@ -14,7 +14,7 @@ from simdp.arrays import Floats
 from simdp.cluster.stragglers import DegradedLink
 from simdp.collectives import Wiring
 from simdp.collectives.costs import Cost
-from simdp.engine.clocks.streams import Streams
+from simdp.engine.clocks.vector import Streams
 from simdp.engine.compute.profile_times import Times, times_of
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.interpreters.costs import Costs

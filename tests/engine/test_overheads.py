@@ -9,7 +9,7 @@ from for_each import for_each
 
 import simdp
 from simdp.cluster.hardware import AnyDevice, Contention
-from simdp.engine.clocks.streams import Streams
+from simdp.engine.clocks.vector import Streams
 from simdp.engine.ops import Launch
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
