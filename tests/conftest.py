@@ -12,7 +12,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, settings
+from draws import ALL, FEW
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 from real_torch import NoTorch, torch_installed
 from small_scenario import MINIMAL
 
@@ -26,7 +27,8 @@ if not torch_installed():
 # examples are those of the run before, so that a run tells of the code alone;
 # `pytest --hypothesis-profile=thorough` draws fifty times as many, others each time.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("simdp", max_examples=6, derandomize=True, **PATIENT)
+settings.register_profile("simdp", max_examples=FEW, derandomize=True, **PATIENT)
+settings.register_profile("long", max_examples=ALL, derandomize=True, **PATIENT)
 settings.register_profile("thorough", max_examples=300, **PATIENT)
 settings.load_profile("simdp")
 
@@ -50,11 +52,23 @@ def pytest_addoption(parser):
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """Draw all examples with `--long`; `--hypothesis-profile` has the last word."""
+    if config.getoption("--long"):
+        settings.load_profile("long")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark all that needs torch as `extra`; skip what is `long` without the option for it."""
+    """Mark all that needs torch as `extra`; skip what is `long` without the option for it.
+
+    With it, tests of Hypothesis are `long` too, since they draw more.
+    """
     for item in items:
         if item.path.relative_to(TESTS).as_posix().startswith(NEED_TORCH):
             item.add_marker("extra")
+        if config.getoption("--long") and is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("long")
     if not (config.getoption("--long") or config.getoption("--update-golden")):
         minutes = pytest.mark.skip(reason="long; .ci/run tries it with --long")
         for item in items:

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from draws import draws
 from every_plan import ALGORITHMS, ROOTED, MiB, every_algorithm, layouts, some_plan
 from for_each import for_each, for_some
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -295,7 +296,7 @@ def test_a_buffer_is_cut_into_one_chunk_at_least(algorithm, n):
 
 
 @every_algorithm
-@settings(max_examples=4)
+@draws(4, 8)
 @given(
     n=st.integers(1, 17), num_elements=st.integers(0, 10**7), itemsize=st.sampled_from([2, 4, 8])
 )

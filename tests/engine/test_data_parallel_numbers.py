@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_batch import play, scenario
 from test_identities import BATCH_NORM, CONVOLUTIONS, EINSUM, GELU, MLP, TRANSFORMER
@@ -45,7 +46,7 @@ MODELS = [
     {**TRANSFORMER, "dataset": {"kind": "tokens", "num_samples": 40}},
     TOKENS,
 ]
-few = settings(max_examples=4)
+few = draws(4, 8)
 
 
 def assert_same_weights(one, other, atol=1e-12):

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_batch import play, scenario
 
@@ -40,7 +41,7 @@ def assert_sums_up(result):
 # The clock ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=4)
+@draws(4, 8)
 @given(
     st.integers(1, 8),
     st.integers(1, 40),

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each, for_some
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_batch import play, scenario
 
@@ -72,7 +73,7 @@ ALIKE = [case for case in CASES if case != "data_parallel"]
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@draws(6, 12)
 @given(subsets, st.sampled_from(ALIKE), st.integers(2, 4), st.integers(1, 2))
 def test_any_parameters_may_be_frozen(frozen, strategy, world_size, accumulate):
     options = {"frozen": frozen, "global_batch": 24}

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from small_scenario import FAST
@@ -149,7 +150,7 @@ optimizers = st.sampled_from(
 )
 world_sizes = st.integers(2, 6)
 seeds = st.integers(0, 2**16)
-few = settings(max_examples=3)
+few = draws(3, 6)
 
 
 @st.composite

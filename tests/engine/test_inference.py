@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_batch import infer, play, scenario
 from test_data_parallel_numbers import MODELS, TOKENS
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.slow
 NORMED = {**BATCH_NORM, "dataset": {"kind": "regression", "num_samples": 24}}
 INCEPTION = {"kind": "inception_v3", "num_classes": 10}
 FLOAT64 = 8
-few = settings(max_examples=6)
+few = draws(6, 12)
 
 
 def together(result, step):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each, for_some
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -227,7 +228,7 @@ WORKLOAD = {
 }
 
 
-@settings(max_examples=6, deadline=None)
+@draws(6, 12, deadline=None)
 @given(
     world_size=st.sampled_from([1, 2, 3, 4, 6, 8]),
     per_rank=st.integers(1, 4),

@@ -1,9 +1,10 @@
 """Parameters that some ranks do not use, against the mean written out rank by rank."""
 
 import numpy as np
+from draws import draws
 from every_strategy import scenario
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import simdp
@@ -30,7 +31,7 @@ def alone(rank, world_size):
 sets = st.dictionaries(st.integers(0, 2), st.lists(st.sampled_from(NAMES), unique=True))
 
 
-@settings(max_examples=4)
+@draws(4, 8)
 @given(sets)
 def test_the_gradient_is_the_mean_over_all_ranks_of_which_some_add_zeros(unused):
     nobody = dict.fromkeys(range(3), NAMES)

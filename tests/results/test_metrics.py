@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simdp.engine.simulate import simulate
@@ -171,7 +172,7 @@ def traces(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@draws(8, 20, deadline=None)
 @given(traces())
 def test_every_instant_of_a_step_is_counted_once_and_rightly(made):
     trace, world_size, num_steps = made

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_scenario import MINIMAL
 
@@ -126,7 +127,7 @@ def played(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@draws(15, 30)
 @given(played())
 def test_blocks_of_all_or_some_ranks_give_what_their_spans_give(made):
     assert_agrees(*made)

@@ -1,8 +1,9 @@
 """DeepSpeed's stages 1 and 2: buckets counted in elements, pieces of one flat buffer."""
 
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from sharded_runs import elements, play, sent, spans
@@ -13,7 +14,7 @@ DEEP = {"communication": "deepspeed"}
 STAGES = [{"kind": "zero1", **DEEP}, {"kind": "zero2", **DEEP}]
 
 
-@settings(max_examples=4)
+@draws(4, 10)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 3))
 def test_gradients_are_all_reduced_and_parameters_gathered(widths, world_size, accumulate):
     share = 8 * (world_size - 1) / world_size * elements(widths)

@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 import pytest
+from draws import draws
 from for_each import for_each, one_in
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sharded_runs import elements, play, sent, spans
 from small_workload import LINEAR, workload
@@ -31,7 +32,7 @@ def seconds(cluster=None, **options):
 
 
 @pytest.mark.slow
-@settings(max_examples=4)
+@draws(4, 10)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 2))
 def test_three_parameters_pass_in_every_micro_step(widths, world_size, accumulate):
     result = play("fsdp1", world_size, widths=widths, grad_accum=accumulate)

@@ -4,7 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from recorded_mlp import trained
 from sharded_runs import elements, play, sent, spans
@@ -27,7 +28,7 @@ RAILS = {**NODES, "inter_node": {**NODES["inter_node"], "links_per_node": 2}}
 DEEP = {"widths": [1024] * 7, "microbatch": 256, "dtype": "float32", "numerics": False}
 
 
-@settings(max_examples=4)
+@draws(4, 10)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(1, 3), st.integers(1, 3))
 def test_bytes_are_those_of_both_levels(widths, shard_size, num_groups):
     result = play(
@@ -40,7 +41,7 @@ def test_bytes_are_those_of_both_levels(widths, shard_size, num_groups):
     assert sent(result) == pytest.approx([wanted] * (shard_size * num_groups), rel=1e-12)
 
 
-@settings(max_examples=3)
+@draws(3, 5)
 @given(st.sampled_from([(2, 4), (2, 6), (3, 6)]), st.integers(1, 2), st.booleans())
 def test_replicas_of_shards_learn_what_ddp_does(sizes, accumulate, clips):
     local, world_size = sizes

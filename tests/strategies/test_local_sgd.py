@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_scenario import FAST
 from small_workload import NUM_SAMPLES, workload
@@ -60,7 +61,7 @@ def assert_close(result, wanted, within=1e-12):
 
 
 @pytest.mark.slow
-@settings(max_examples=4)
+@draws(4, 10)
 @given(
     world_size=st.integers(1, 4),
     optimizer=st.sampled_from([SGD, MOMENTUM]),

@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from sharded_runs import elements, play, sent, spans
@@ -18,7 +19,7 @@ MANY = {"kind": "regression", "num_samples": 2400}
 
 
 @pytest.mark.slow
-@settings(max_examples=4)
+@draws(4, 10)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 2))
 def test_all_reduce_sends_three_parameters_and_reduce_scatter_two(widths, world_size, accumulate):
     for strategy, times in (("zero1", 3), (PIECES, 2)):

@@ -1,7 +1,8 @@
 """ZeRO-2: two parameters' worth of bytes for every reduction, and gradients in pieces."""
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from sharded_runs import elements, play, sent, spans
 from small_workload import workload
@@ -9,7 +10,7 @@ from small_workload import workload
 from simdp.strategies.zero import Zero2
 
 
-@settings(max_examples=4)
+@draws(4, 10)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 3))
 def test_gradients_are_summed_in_every_micro_step_and_parameters_gathered_once(
     widths, world_size, accumulate

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from draws import draws
 from every_strategy import run_of, scenario
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sharded_runs import elements, play, sent, spans
 from small_workload import workload
@@ -22,7 +23,7 @@ def gathers(result, step=1):
     return [s.name for s in spans(result, step) if s.name.startswith("all_gather")]
 
 
-@settings(max_examples=4)
+@draws(4, 10)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(1, 3))
 def test_three_parameters_are_sent_where_nothing_stays(widths, accumulate):
     widths = [4 * width for width in widths]  # every tensor divides by the ranks

@@ -4,8 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kineto import document, event, kernel, launch, one_step, put, step
 
@@ -271,7 +272,7 @@ def documents(draw):
 
 @pytest.mark.slow
 @given(documents())
-@settings(max_examples=20, deadline=None)
+@draws(20, 60, deadline=None)
 def test_anything_gives_a_trace_or_a_line(text):
     import io
     from pathlib import Path

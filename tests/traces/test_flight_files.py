@@ -6,8 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kineto import put
 
@@ -228,7 +229,7 @@ def test_a_file_that_is_too_large(tmp_path, monkeypatch):
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@draws(20, 60, deadline=None)
 def test_a_damaged_pickle_gives_a_record_or_a_line(data):
     raw = bytearray(pickle.dumps(dump([entry(0), entry(1)]), data.draw(st.integers(0, 5))))
     for at in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=3)):

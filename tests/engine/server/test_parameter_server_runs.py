@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_scenario import FAST
 
@@ -53,7 +54,7 @@ optimizers = st.sampled_from(
 )
 world_sizes = st.integers(1, 5)
 seeds = st.integers(0, 2**16)
-few = settings(max_examples=5)
+few = draws(5, 10)
 
 
 def scenario(strategy, world_size=4, cluster=None, seed=0, numerics=True, sweep=None, **workload):

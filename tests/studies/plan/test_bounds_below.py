@@ -4,8 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
+from draws import draws
 from for_each import for_each, for_some, one_in
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from simdp.engine.outcome import cost_of
@@ -140,7 +141,7 @@ def test_stragglers_that_make_ranks_faster_too(straggler):
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@draws(10, 25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     strategy=st.sampled_from(STRATEGIES[:10]),
     accum=st.integers(1, 9),

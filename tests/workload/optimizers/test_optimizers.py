@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -277,7 +278,7 @@ OPTIONS = {
 
 @pytest.mark.slow
 @elementwise
-@settings(max_examples=6)
+@draws(6, 12)
 @given(size=st.integers(0, 40), block=st.integers(1, 50), seed=st.integers(0, 2**32))
 def test_the_size_of_a_block_changes_no_bit(kind, size, block, seed):
     decay = {"weight_decay": 0.1, "maximize": True}

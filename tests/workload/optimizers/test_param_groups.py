@@ -3,8 +3,9 @@
 import pickle
 
 import pytest
+from draws import draws
 from for_each import for_each
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -97,7 +98,7 @@ def test_without_groups_every_parameter_has_the_optimizer_itself(kind, none):
 
 @pytest.mark.slow
 @every_optimizer
-@settings(max_examples=6)
+@draws(6, 12)
 @given(
     groups=st.lists(st.lists(st.text("abc*?.", min_size=1), min_size=1), max_size=4),
     name=st.text("abc.", min_size=1),
