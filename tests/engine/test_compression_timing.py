@@ -9,7 +9,7 @@ import pytest
 from for_each import for_each
 
 import simdp
-from simdp.engine.compression import orthonormal
+from simdp.engine.compression import CompressionKernels, orthonormal, product
 from simdp.results.memory import MEMORY_PARTS
 from simdp.scenario import checked
 from simdp.strategies.comm_hooks.compression import LONG_PLACE_ITEMSIZE
@@ -198,6 +198,13 @@ def test_gram_schmidt_goes_column_by_column_and_qr_does_not(
 def test_in_sixteen_bits_any_number_of_columns_goes_one_by_one():
     assert orthonormal(100, 3, 2, 0.0).launches == 3 * 2 + 2 * 4
     assert orthonormal(100, 3, 2, 0.0).flops == 0
+
+
+def test_a_batched_product_is_one_launch_for_all_its_matrices():
+    moved_entries = 5 * (2 * 3 + 3 * 4 + 2 * 4)
+    assert product(2, 3, 4, 2, batch=5) == CompressionKernels(
+        5 * 2.0 * 2 * 3 * 4, moved_entries * 2
+    )
 
 
 # Top-k -------------------------------------------------------------------------------------------

@@ -133,6 +133,8 @@ def test_one_step_of_the_batch_further_would_not_fit() -> None:
     found = fitting(asked)
     batches = [row.microbatch for row in found.rows if row.fits]
     assert any(batch & (batch - 1) for batch in batches)  # between powers of two
+    order = [(row.state == "tight", -(row.tokens_per_s or 0.0)) for row in found.rows]
+    assert order == sorted(order)
     for row in found.rows:
         step = max(2 ** (row.microbatch.bit_length() - 4), 1) if row.microbatch > 8 else 1
         more = asked._replace(microbatch=row.microbatch + step, recompute=row.recompute)

@@ -9,7 +9,9 @@ from for_each import for_each
 
 from simdp.cli import run_command_line
 from simdp.errors import ScenarioError
+from simdp.results.collective import bus_bandwidth_factor
 from simdp.studies.diagnose import diagnose
+from simdp.studies.diagnose.expected import ReferenceMachines
 from simdp.studies.diagnose.logs import diagnose_logs
 from simdp.studies.diagnose.logs.sizes import KnownModels, in_words
 from simdp.traces.logs import read_log
@@ -233,6 +235,19 @@ def test_the_bandwidth_is_that_of_a_socket():
     found = found_in(text + bench(1.1))
     assert causes(found) == [("socket_transport", "certain")]
     assert found.verdict[0].obtained == "1.1 GB/s of bus bandwidth"
+
+
+@for_each(("nodes", "gpus", "name"), [(2, 1, "all_reduce"), (4, 4, "all_gather")])
+def test_the_bandwidth_expected_is_that_of_the_largest_size_on_as_many_nodes(nodes, gpus, name):
+    device, world = "NVIDIA A100-SXM4-80GB", nodes * gpus
+    used = "node-0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 4[0] [send] via NET/Socket/0\n"
+    small = bench(0.5, nodes, gpus, device, 2**20)
+    last = bench(1.1, nodes, gpus, device).splitlines()[-1]
+    text = f"{used}# Collective test starting: {name}_perf\n{small}{last}\n"
+    found = found_in(text, machine="dgx-a100")
+    time = ReferenceMachines("dgx-a100", device, world).across(name, 2.0**30, nodes, gpus)
+    usual = 2**30 / time.usual * bus_bandwidth_factor(name, world)
+    assert found.verdict[0].expected.startswith(f"{usual / 1e9:.3g} GB/s of bus bandwidth")
 
 
 def test_a_row_that_other_output_breaks_is_ignored():

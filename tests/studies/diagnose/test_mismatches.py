@@ -1,5 +1,6 @@
 """Collectives that ranks disagree on are found, in traces and in dumps of the flight recorder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,35 @@ def test_uneven_all_to_alls_of_some_ranks_are_undecided_and_nobodys_fault():
     found = diagnose_flight(some)
     assert [row.state for row in found.mismatches] == ["UNDECIDED"]
     assert found.verdict == ()
+
+
+def test_only_collectives_of_one_group_are_compared_and_only_among_its_members():
+    pair = TraceGroup("1", "pair", "nccl", (0, 1), 2)
+    records = []
+    for rank in range(3):
+        whole = record(rank, calls(), 3)
+        uncounted = entry(-1, elements=rank + 1)
+        message = replace(entry(9, "send", rank + 1), is_p2p=True)
+        of_pair = [
+            replace(entry(i, "broadcast"), group="1") for i in range(2) if rank in pair.ranks
+        ]
+        of_one = [replace(entry(0), group=f"alone {rank}")]
+        entries = (*whole.entries, uncounted, message, *of_pair, *of_one)
+        groups = {
+            **whole.groups,
+            "1": pair,
+            f"alone {rank}": TraceGroup(f"alone {rank}", "", "nccl", (rank,), 1),
+        }
+        records.append(replace(whole, entries=entries, groups=groups))
+    found = diagnose_flight(records)
+    assert found.mismatches == ()
+    assert "6 collectives are FULLY_MATCHED, 0 are not." in found.remarks
+
+
+def test_a_state_that_torch_does_not_name_is_least_far():
+    dumps = [record(rank, [entry(0, state=state)]) for rank, state in enumerate(("started", "?"))]
+    (row,) = diagnose_flight(dumps).mismatches
+    assert (row.state, row.culprit_ranks) == ("COLLECTIVE_STATE_MISMATCH", (1,))
 
 
 def test_two_dumps_of_one_rank_are_refused():

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from simdp.spec import problems
 from simdp.workload.layers import pooling
 from simdp.workload.layers.base import Kernel, Pass, ShapeError
-from simdp.workload.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from simdp.workload.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, RoIAlign
 
 
 def count(layer, axis, length, dilation=1):
@@ -185,6 +185,13 @@ def test_an_adaptive_average_pooling_gives_torchs_figures():
 
 
 # Costs and errors --------------------------------------------------------------------------------
+
+
+def test_regions_are_spread_by_the_golden_ratio_and_its_square():
+    """Region n begins at half of n / 1.618 and of n / 2.618, less whole numbers."""
+    image = np.arange(100.0 * 100).reshape(1, 1, 100, 100)
+    y, _ = RoIAlign(name="r", num_rois=3, output_size=1).forward(Pass({}), image)
+    assert y.reshape(-1).tolist() == [2525, 5544, 3663]  # row, column of the middle
 
 
 def test_poolings_cost_what_they_read_and_write():

@@ -5,7 +5,7 @@ import pytest
 from for_each import for_each
 from layer_checks import drawn, forward, kept_nbytes, refusal
 
-from simdp.workload.layers.base import ShapeError
+from simdp.workload.layers.base import Kernel, ShapeError
 from simdp.workload.layers.normalization import RMSNorm
 
 
@@ -39,6 +39,13 @@ def test_a_norm_in_pieces_gives_the_same_numbers_with_more_kernels():
     moved = [sum(kernel.nbytes for kernel in cost) for cost in costs]
     narrow, wide, per_row = 12 * 2, 12 * 4, 3 * 4  # bytes of tensors in 16 bits and in float32
     assert moved == [4 * narrow + 7 * wide + 4 * per_row, 8 * narrow + 13 * wide + 6 * per_row]
+
+
+def test_a_fused_norm_has_a_kernel_for_the_input_and_one_for_the_weight():
+    fused = RMSNorm(name="n", normalized_shape=4)
+    below, learned = Kernel(6 * 12, 3 * 12 * 2, 4 * 2), Kernel(2 * 12, 2 * 12 * 2, 4 * 2)
+    assert fused.backward_cost([(3, 4)], 2, [True]) == [below, learned]
+    assert fused.backward_cost([(3, 4)], 2, [False]) == [learned]
 
 
 def test_what_is_kept_is_what_golden_20_lists():
