@@ -573,12 +573,12 @@ def say(detail: ErrorDetails) -> str:
     context = dict(detail.get("ctx") or {})
     if "message" in context:
         return str(context["message"])
-    given = shown(detail["input"])
-    phrase = _PHRASES.get(detail["type"])
-    if detail["type"] == "missing" and detail["loc"][-1] in _MISSING:
-        phrase = _MISSING[detail["loc"][-1]]
-    if detail["type"] == "literal_error":
-        return _not_allowed(detail["input"], str(context["expected"]), detail["loc"])
+    kind, location, given = detail["type"], detail["loc"], shown(detail["input"])
+    phrase = _PHRASES.get(kind)
+    if kind == "missing":
+        phrase = _MISSING.get(location[-1], phrase)
+    if kind == "literal_error":
+        return _not_allowed(detail["input"], str(context["expected"]), location)
     if phrase is None:
         return f"{given}: {detail['msg']}."
     return phrase.format_map({**context, "given": given})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from simdp.engine.choice import Planner
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import meeting
 from simdp.engine.ops import Launch
-from simdp.results.metrics import Squares
 from simdp.results.trace import SETUP
 from simdp.scenario.placement import wiring_of, wiring_of_groups
 from simdp.steps.partition import Group
@@ -249,27 +248,6 @@ def _pairs(part: SubPlan) -> frozenset[tuple[int, int]]:
     for moves in part.moves():
         pairs.update(zip(moves.src.tolist(), moves.dst.tolist(), strict=True))
     return frozenset(pairs)
-
-
-class StepRecord(NamedTuple):
-    """Numerical results of a step; None without numerics."""
-
-    samples: int
-    """Of all ranks."""
-    loss: float | None
-    """Mean over all items of the ranks' losses."""
-    loss_per_rank: list[float | None] | None
-    """Each rank's own mean."""
-    lr: float | None
-    """Learning rate of the optimizer, without parameter groups; None in inference."""
-    grad_norm: float | None
-    """Of the gradient of the first participating rank, unscaled and before clipping."""
-    loss_scale: float | None
-    """Factor on the losses of this step."""
-    skipped: bool | None
-    """Whether inf or nan prevented the update; None without a loss scale."""
-    squares: Squares | None = None
-    """Squared norms of the ranks' gradients, if requested."""
 
 
 def mean_losses(

@@ -19,7 +19,6 @@ from simdp.engine.compute.call_times import CallTimes, alike
 from simdp.engine.compute.profile_times import MeasuredTimes, profiled_update, times_of
 from simdp.engine.compute.roofline import Roofline, roofline_of
 from simdp.engine.interpreters.footprints import offloaded_nbytes
-from simdp.engine.launcher import StepRecord
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Call, Traffic, link_bytes, report
 from simdp.engine.run import Run
@@ -28,7 +27,14 @@ from simdp.engine.state import WHOLE, Segment
 from simdp.job.targets import LossReached, SamplesNeeded
 from simdp.results import metrics
 from simdp.results.memory import CollectiveTraffic, KernelSequence, LaunchedKernels, kernels_of
-from simdp.results.metrics import Metrics, Rates, energy_range, lasting, step_bill
+from simdp.results.metrics import (
+    Metrics,
+    Rates,
+    StepRecord,
+    energy_range,
+    lasting,
+    step_bill,
+)
 from simdp.scenario.placement import wiring_of
 from simdp.scenario.root import Scenario
 from simdp.steps import ops

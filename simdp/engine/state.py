@@ -16,12 +16,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array
-from simdp.engine.launcher import StepRecord
 from simdp.errors import ScenarioError
 from simdp.files import put_npz, read_npz, write_whole
 from simdp.job.targets import LossReached
 from simdp.keys import with_current_keys
-from simdp.results.metrics import Squares
+from simdp.results.metrics import Squares, StepRecord
 from simdp.scenario.root import Scenario
 from simdp.workload.sampling import START, Participants, Start
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from math import ceil, inf, sqrt
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -150,9 +151,8 @@ class BenchmarkTable(NamedTuple):
 def table_of(name: str) -> BenchmarkTable:
     """Read a benchmark's table."""
     entry = BENCHMARKS.read(name)
-    columns = np.array(
-        [[p["batch"], p["mean"], p["sd"], p["runs"]] for p in entry["points"]], float
-    ).T
+    figures = itemgetter("batch", "mean", "sd", "runs")
+    columns = np.array([figures(point) for point in entry["points"]], float).T
     size = float(entry.get("num_samples", 1))  # means are epochs where it is given, else samples
     return BenchmarkTable(columns[0], columns[1] * size, columns[2] * size, columns[3])
 

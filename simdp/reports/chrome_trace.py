@@ -26,7 +26,7 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.reports.figures import consecutive
 from simdp.reports.rank_rows import slow_ranks, waited
-from simdp.reports.trace_names import STREAM, Words, device_name, machine_name
+from simdp.reports.trace_names import STREAM, Words, device_name, origin
 from simdp.results.memory import usage
 from simdp.results.result import Result
 from simdp.results.trace import (
@@ -242,9 +242,7 @@ def _about(result: Result, chosen: TraceSelection) -> dict[str, Any]:
         "baseTimeNanoseconds": 0,
         "traceName": f"{result.scenario['name']}/trace.json",
         "otherData": {
-            "scenario": result.scenario["name"],
-            "seed": result.scenario["seed"],
-            **machine_name(result),
+            **origin(result),
             **chosen.said,
         },
     }

@@ -78,15 +78,15 @@ def _cells(study: CollectiveStudy, point: CollectivePoint, world_size: int) -> d
         "algbw": _gigabytes(study.algbw(nbytes, point.seconds)),
         "busbw": _gigabytes(study.busbw(nbytes, point.seconds, world_size)),
         "algorithm": point.algorithm,
-        "90 %": "-",
+        "90 %": "-"
+        if point.low is None or point.high is None
+        else f"{microseconds(point.low)}-{microseconds(point.high)}",
         **dict.fromkeys(MEASURED_HEADS, "-"),
     }
-    if point.low is not None and point.high is not None:
-        cells["90 %"] = f"{microseconds(point.low)}-{microseconds(point.high)}"
     if point.measured is not None and point.error is not None:
-        cells["measured"] = microseconds(point.measured)
-        cells["busbw "] = _gigabytes(study.busbw(nbytes, point.measured, world_size))
-        cells["error"] = percent(point.error, "+.1f")
+        busbw = _gigabytes(study.busbw(nbytes, point.measured, world_size))
+        texts = microseconds(point.measured), busbw, percent(point.error, "+.1f")
+        cells |= dict(zip(MEASURED_HEADS, texts, strict=True))
     return cells
 
 

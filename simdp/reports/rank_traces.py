@@ -31,7 +31,7 @@ from simdp.errors import ScenarioError
 from simdp.files import whole_files
 from simdp.reports import trace_names
 from simdp.reports.rank_rows import RankSpan, rows_of
-from simdp.reports.trace_names import annotated, device_name, kernel, machine_name, sizes
+from simdp.reports.trace_names import annotated, device_name, kernel, origin, sizes
 from simdp.results.memory import CollectiveTraffic, LaunchedKernels
 from simdp.results.result import Result
 from simdp.results.trace import SETUP, CallSize
@@ -517,9 +517,7 @@ def _head(result: Result, facts: LaunchedKernels, rank: int, groups: dict[str, T
         "traceName": f"{result.scenario['name']}/{file_name(rank)}",
         "otherData": {
             "simdp": __version__,
-            "scenario": result.scenario["name"],
-            "seed": result.scenario["seed"],
-            **machine_name(result),
+            **origin(result),
         },
     }
     return ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())

@@ -209,10 +209,12 @@ class Words:
         }
 
 
-def machine_name(result: Result) -> dict[str, str]:
-    """Return the catalogue machine of a run as a field; empty without one."""
-    name = result.scenario["cluster"].get("machine")
-    return {"machine": name} if isinstance(name, str) else {}
+def origin(result: Result) -> dict[str, Any]:
+    """Return the scenario's name and seed, and its catalogue machine if it has one."""
+    scenario = result.scenario
+    machine = scenario["cluster"].get("machine")
+    named = {"machine": machine} if isinstance(machine, str) else {}
+    return {"scenario": scenario["name"], "seed": scenario["seed"], **named}
 
 
 def device_name(result: Result, rank: int = 0) -> str:

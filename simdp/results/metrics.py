@@ -42,7 +42,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import isnan, nan
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -289,35 +289,28 @@ SUMS = {
 """The part of a step's time of each activity; all others are ``other_s``."""
 
 
-class StepNumbers(Protocol):
-    """Numeric results of a step; see `simdp.engine.launcher.StepRecord`."""
+class StepRecord(NamedTuple):
+    """Numerical results of a step; None without numerics."""
 
-    @property
-    def loss(self) -> float | None:
-        """Mean over all terms of the ranks' losses."""
-
-    @property
-    def loss_per_rank(self) -> list[float | None] | None:
-        """Each rank's own mean."""
-
-    @property
-    def lr(self) -> float | None:
-        """Learning rate; None without training."""
-
-    @property
-    def grad_norm(self) -> float | None:
-        """Norm of rank 0's gradient."""
-
-    @property
-    def loss_scale(self) -> float | None:
-        """Scale of the losses."""
-
-    @property
-    def skipped(self) -> bool | None:
-        """Whether the update was skipped; None without a loss scale."""
+    samples: int
+    """Of all ranks."""
+    loss: float | None
+    """Mean over all items of the ranks' losses."""
+    loss_per_rank: list[float | None] | None
+    """Each rank's own mean."""
+    lr: float | None
+    """Learning rate of the optimizer, without parameter groups; None in inference."""
+    grad_norm: float | None
+    """Of the gradient of the first participating rank, unscaled and before clipping."""
+    loss_scale: float | None
+    """Factor on the losses of this step."""
+    skipped: bool | None
+    """Whether inf or nan prevented the update; None without a loss scale."""
+    squares: Squares | None = None
+    """Squared norms of the ranks' gradients, if requested."""
 
 
-def with_numbers(metrics: Metrics, records: Sequence[StepNumbers]) -> Metrics:
+def with_numbers(metrics: Metrics, records: Sequence[StepRecord]) -> Metrics:
     """Fill in the numeric metrics: a list over steps each, or None without numerics."""
     if not records:
         return replace(metrics, lr=[])

@@ -266,6 +266,21 @@ class Result(Inline):
         return kept
 
 
+WRITTEN = (
+    "network",
+    "server",
+    "participation",
+    "cost",
+    "target",
+    "gradient_noise",
+    "lost",
+    "slowest",
+    "compute_parts",
+    "remarks",
+)
+"""Fields of a `Result` that result.json has where they are not empty."""
+
+
 class FailedPoint(NamedTuple):
     """A point of a sweep that could not be simulated."""
 
@@ -308,16 +323,7 @@ class Study(Inline):
             {"set": point.set, "metrics": None, "problems": point.problems}
             if isinstance(point, FailedPoint)
             else {"set": point.set, "metrics": dict(point.metrics)}
-            | ({"network": point.network} if point.network else {})
-            | ({"server": point.server} if point.server else {})
-            | ({"participation": point.participation} if point.participation else {})
-            | ({"cost": point.cost} if point.cost else {})
-            | ({"target": point.target} if point.target else {})
-            | ({"gradient_noise": point.gradient_noise} if point.gradient_noise else {})
-            | ({"lost": point.lost} if point.lost else {})
-            | ({"slowest": point.slowest} if point.slowest else {})
-            | ({"compute_parts": point.compute_parts} if point.compute_parts else {})
-            | ({"remarks": point.remarks} if point.remarks else {})
+            | {name: figures for name in WRITTEN if (figures := getattr(point, name))}
             for point in self.in_order()
         ]
         return as_json({"simdp": self.version, "scenario": self.scenario, "points": points}) + "\n"
@@ -363,16 +369,7 @@ class Study(Inline):
                     _set_in(scenario, point["set"]),
                     point["set"],
                     Metrics.of(point["metrics"]),
-                    network=point.get("network", {}),
-                    server=point.get("server"),
-                    participation=point.get("participation"),
-                    cost=point.get("cost", {}),
-                    target=point.get("target"),
-                    gradient_noise=point.get("gradient_noise"),
-                    lost=point.get("lost", []),
-                    slowest=point.get("slowest", []),
-                    compute_parts=point.get("compute_parts", []),
-                    remarks=point.get("remarks", {}),
+                    **{name: point[name] for name in WRITTEN if name in point},
                 )
                 for point in content["points"]
                 if "problems" not in point

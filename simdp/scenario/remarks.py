@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,15 +51,20 @@ def remarks(scenario: Scenario) -> dict[str, str]:
         ignores; ``network``, keys of links and topologies that replace a machine's, and have
         another part in the times or none; ``NVLS``, the key that counts it.
     """
-    texts: dict[str, str] = {}
+    return dict([*_of_run(scenario), *_of_machine(scenario), *_of_calibration(scenario)])
+
+
+def _of_run(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Describe what a run takes otherwise than its keys suggest."""
     for straggler in scenario.cluster.stragglers:
         if isinstance(straggler, SlowRank | SlowNode) and straggler.factor < 1:
             factor, node = straggler.factor, straggler.on_node()
             who = f"node {node}" if node is not None else f"rank {straggler.on_rank()}"
-            texts["straggler"] = (
+            text = (
                 f"{who} is the fastest: a factor below 1 takes less time; for "
                 f"{factor:.0%} of the speed write factor: {1 / factor:.3g}"
-            ).replace("%", " %")
+            )
+            yield "straggler", text.replace("%", " %")
     keys_of_job = {
         "cluster.failures": bool(scenario.cluster.failures),
         "checkpoint": scenario.checkpoint is not None,
@@ -67,35 +72,40 @@ def remarks(scenario: Scenario) -> dict[str, str]:
     }
     if any(keys_of_job.values()):
         keys = ", ".join(key for key, is_given in keys_of_job.items() if is_given)
-        texts["job"] = f"{keys}: not in this run; python -m simdp job plays them"
+        yield "job", f"{keys}: not in this run; python -m simdp job plays them"
     layout = getattr(scenario.workload.compute, "memory_format", "")
     calls = scenario.workload.graph.calls
     if layout == "channels_last" and any(c.layer.family == "convolutional" for c in calls):
-        texts["memory_format"] = (
+        yield (
+            "memory_format",
             "channels_last changes batch norms in bfloat16 alone: convolutions take as long as in "
-            "NCHW, where their changes of layout are not modelled"
+            "NCHW, where their changes of layout are not modelled",
         )
-    texts |= _of_machine(scenario)
+
+
+def _of_calibration(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Describe the measurements behind a point's times."""
     known = calibration_of(scenario)
     how = _how_timed(scenario, known is not None)
     if known is None:
-        texts["calibration"] = _without_machine(scenario.measured)
-        return texts | how
+        yield "calibration", _without_machine(scenario.measured)
+        yield from how.items()
+        return
     of_devices = any(key.startswith("cluster.device") for key in known.intervals)
     source = scenario.workload.compute.source
     is_fitted = of_devices and source == "roofline"
     what = "calibrated" if is_fitted else f"network calibrated, compute {COMPUTED[source]}"
-    texts["calibration"] = f"{scenario.cluster.machine}: {what}"
+    text = f"{scenario.cluster.machine}: {what}"
     if scenario.measured is not None and scenario.measured.calibration is not None:
-        texts["calibration"] += "; and the scenario's measured.calibration"
+        text += "; and the scenario's measured.calibration"
     if own := replaced_keys(scenario.cluster, scenario.base):
-        texts["calibration"] += f", but {' and '.join(own)} are the scenario's own"
-    texts |= how
+        text += f", but {' and '.join(own)} are the scenario's own"
+    yield "calibration", text
+    yield from how.items()
     open_note = r"^not determined|fits? as well"
     left_open = [note for note in known.notes if re.search(open_note, note)]
     if left_open and scenario.cluster.world_size > 1:
-        texts["undetermined"] = "; ".join(_without_lead(note) for note in left_open)
-    return texts
+        yield "undetermined", "; ".join(_without_lead(note) for note in left_open)
 
 
 COMPUTED = {
@@ -118,17 +128,16 @@ def _without_machine(measured: MeasuredScenario | None) -> str:
     )
 
 
-def _of_machine(scenario: Scenario) -> dict[str, str]:
-    """Return unusual properties of a scenario's machine, and its current name."""
-    name, texts = scenario.cluster.machine, dict[str, str]()
+def _of_machine(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Describe unusual properties of a scenario's machine, and its current name."""
+    name = scenario.cluster.machine
     if name is None:
-        return texts
+        return
     if name in OLD_NAMES:
-        texts["machine"] = f"{name} is now called {OLD_NAMES[name]}; write that name"
+        yield "machine", f"{name} is now called {OLD_NAMES[name]}; write that name"
     with suppress(ScenarioError):  # a file that was there when the scenario was read
         if caveats := read_machine(name, scenario.base).caveats:
-            texts["caveats"] = " ".join(caveats)
-    return texts
+            yield "caveats", " ".join(caveats)
 
 
 def _how_timed(scenario: Scenario, is_calibrated: bool) -> dict[str, str]:

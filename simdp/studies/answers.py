@@ -171,7 +171,8 @@ def interval_of(
         workload = scenario.workload.model_copy(update=update)
         scenario = scenario.model_copy(update={"workload": workload})
         stopwatch = Stopwatch(scenario)
-    if not stopwatch.repeats and not _is_small(scenario.cluster):
+    rank_steps = scenario.cluster.world_size * INTERVAL_STEPS
+    if not stopwatch.repeats and rank_steps > MAX_EVENT_RANK_STEPS:
         return None
     time, *times = stopwatch.step_times([scenario, *chain.from_iterable(pairs_of(scenario, known))])
     inside = spread(time, list(zip(times[::2], times[1::2], strict=True)), residual(known))
@@ -194,7 +195,3 @@ def _num_steps(scenario: Scenario) -> int:
 
 def _all_steps(scenario: Scenario) -> int:
     return scenario.workload.num_steps(scenario.cluster.world_size, scenario.base)
-
-
-def _is_small(cluster: Cluster) -> bool:
-    return cluster.world_size * INTERVAL_STEPS <= MAX_EVENT_RANK_STEPS

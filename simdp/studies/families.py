@@ -177,20 +177,12 @@ def _said(constant: Pooled, is_share: bool) -> str:
     low, high = (constant.value * exp(way * NORMAL_90 * constant.spread) for way in (-1, 1))
     if is_share:
         high = min(high, max(constant.value, 1.0))
-    write = _share if is_share else _rate
-    value, least, most = map(write, (constant.value, low, high))
-    sites = ", ".join(f"{site} {write(figure)}" for site, figure in constant.sites.items())
+    scale, unit = (1.0, "") if is_share else (1e9, " GB/s")
+    value, least, most = (f"{end / scale:.2f}{unit}" for end in (constant.value, low, high))
+    sites = ", ".join(f"{site} {n / scale:.2f}{unit}" for site, n in constant.sites.items())
     whose = "published by NVIDIA" if constant.is_published else "mean of sites"
     what = "of the bandwidth" if is_share else "a node at most, with cards of 50 Gbit/s"
     return f"{value} {what} ({whose}; 90 % of sites {least} to {most}: {sites})"
-
-
-def _share(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _rate(value: float) -> str:
-    return f"{value / 1e9:.2f} GB/s"
 
 
 def _members(family: str) -> dict[str, str]:

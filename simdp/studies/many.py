@@ -126,7 +126,11 @@ def simulated(
     raws = [request.point.resolved() for request in requests]
     keys = list[str]()
     if store is not None:
-        keys = [_key(request, raw) for request, raw in zip(requests, raws, strict=True)]
+        # with the trace, which may change the clock
+        keys = [
+            key_of_plain(raw, request.point.base, *request[1:])
+            for request, raw in zip(requests, raws, strict=True)
+        ]
     waiting, done = list[int](), 0
     for number, request in enumerate(requests):
         there = None if store is None else stored_result(store, keys[number], request, raws[number])
@@ -151,11 +155,6 @@ def simulated(
         if progress is not None:
             progress(done, len(requests))
         yield number, result
-
-
-def _key(request: PointRequest, raw: Raw) -> str:
-    """Hash of a request; the trace is part of it, since it may change the clock."""
-    return key_of_plain(raw, request.point.base, *request[1:])
 
 
 def play(request: PointRequest) -> Plain:

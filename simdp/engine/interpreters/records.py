@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array, Floats, Ints
-from simdp.engine.launcher import StepRecord
 from simdp.engine.replicas import Replicas
 from simdp.engine.samples import BatchSamples
 from simdp.engine.state import State
-from simdp.results.metrics import Squares
+from simdp.results.metrics import Squares, StepRecord
 from simdp.results.trace import SETUP
 from simdp.scenario.root import Scenario
 from simdp.steps.ops import (

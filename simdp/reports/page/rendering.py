@@ -43,7 +43,10 @@ def render(page: Page, stream: BinaryIO) -> None:
             ids=_ids(page.sections),
             style=Markup(read_text(HERE / "page.css")),
             scripts=[Markup(script) for script in (library, own)],
-            hashes=[_hash(script) for script in (library, own)],
+            hashes=[
+                f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
+                for script in (library, own)
+            ],
             looks=looks(),
             data_of=data_of,
             is_numeric=_is_numeric,
@@ -72,10 +75,6 @@ def _scripts() -> tuple[str, str]:
     library = read_text(ECHARTS, "it comes with simdp")
     own = "\n".join(read_text(HERE / name) for name in SCRIPTS)
     return f"\n{library}\n", f"\n{own}\n"
-
-
-def _hash(script: str) -> str:
-    return "sha256-" + b64encode(sha256(script.encode()).digest()).decode()
 
 
 def _ids(sections: Sequence[Section]) -> list[str]:

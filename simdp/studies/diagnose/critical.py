@@ -58,17 +58,18 @@ def critical_steps(case: Case) -> CriticalSteps:
     rank = (wait + TIE * case.charge("transfer")).argmax(axis=1)
     steps = np.arange(len(rank))
     of = {kind: case.charge(kind)[steps, rank] for kind in KINDS}
-    unknown: Floats = np.minimum(blamed[steps, rank, -1], of["wait"])
-    known = of["wait"] - unknown
+    waiting, transfer = of["wait"], of["transfer"]
+    unknown: Floats = np.minimum(blamed[steps, rank, -1], waiting)
+    known = waiting - unknown
     window = case.window[steps, rank]
     mean = float(window.mean())
     uneven = list[UnevenSteps]()
     if case.has_steps:
-        sent = _beyond("collectives", of["transfer"] + unknown, mean)
+        sent = _beyond("collectives", transfer + unknown, mean)
         if sent is not None:
             uneven.append(sent)
-            left = 1 - sent.more / np.maximum(of["transfer"] + unknown, 1e-300)
-            of["transfer"], unknown = of["transfer"] * left, unknown * left
+            left = 1 - sent.more / np.maximum(transfer + unknown, 1e-300)
+            transfer, unknown = transfer * left, unknown * left
         waited = _beyond("wait", known, mean, ONCE)
         if waited is not None:
             uneven.append(waited)
@@ -78,7 +79,7 @@ def critical_steps(case: Case) -> CriticalSteps:
             if excess is not None:
                 uneven.append(excess)
                 of[kind] = of[kind] - excess.more
-        of["wait"] = known + unknown
+        of |= {"transfer": transfer, "wait": known + unknown}
     blamed_known = blamed[:, :, :-1]
     return CriticalSteps(
         rank,

@@ -485,8 +485,8 @@ class _Job:
                 precision = {**precision, "kind": "amp"}
         request = FitsRequest(model, job.gpus, sequence_length=job.sequence_length)
         raw = raw_of(request, place, job.gpus, Method("full", job.strategy, precision, "none"))
-        raw["workload"]["attention"] = None  # a job of unknown age: as a scenario has it
-        raw["workload"]["grad_accum"] = job.grad_accum
+        # attention of a job of unknown age: as a scenario has it
+        raw["workload"] |= {"attention": None, "grad_accum": job.grad_accum}
         if job.model is None:
             raw["workload"]["compute"] = self._measured(1, job.compute / job.grad_accum)
             return with_data(raw, 1)[1], 1
@@ -529,9 +529,8 @@ class _Job:
     def _with_reported_compute(self) -> _Simulated:
         """The job with links as they should be, whose compute takes as long as was reported."""
         takes = self.job.compute / self.job.grad_accum
-        raw = {**self.raw, "workload": {**self.raw["workload"]}}
-        raw["workload"]["compute"] = self._measured(self.microbatch, takes)
-        scenario = checked_here(raw)
+        measured = {"compute": self._measured(self.microbatch, takes)}
+        scenario = checked_here({**self.raw, "workload": self.raw["workload"] | measured})
         simulated = _played(scenario)
         for _ in range(ADJUSTED):  # overlapping communication stretches compute, as the job's
             takes *= self.job.compute / (simulated.step - simulated.comm)

@@ -122,8 +122,8 @@ def _timing_only(raw: Raw, request: PlanRequest) -> Raw:
     if isinstance(workload, dict):
         steps = workload.get("steps")
         few = min(steps, MOST_STEPS) if isinstance(steps, int) else STEPS
-        raw["workload"] = {k: v for k, v in workload.items() if k not in ("epochs", "inject")}
-        raw["workload"]["steps"] = few
+        kept = {k: v for k, v in workload.items() if k not in ("epochs", "inject")}
+        raw["workload"] = {**kept, "steps": few}
         if request.goal in GOALS:
             raw["numerics"] = False
     return raw

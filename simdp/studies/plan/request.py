@@ -275,9 +275,10 @@ class Space:
         """A scenario with settings, as plain data, merged with its machine."""
         swept = {key: [value] for key, value in settings.items()}
         ((_, raw),) = grid({**self.raw, "sweep": swept}, self.base)
+        workload = raw["workload"]
         for key in ("microbatch", "global_batch"):
-            if key in raw["workload"] and raw["workload"][key] is None:
-                del raw["workload"][key]
+            if workload.get(key, 0) is None:
+                del workload[key]
         return raw
 
     def scenario(self, settings: Mapping[str, object]) -> Scenario:

@@ -510,7 +510,8 @@ def _named_layers(
     step: StepWork, last: Ints, times: BusyTimes, sharded: bool
 ) -> list[ReplayedLayer]:
     """Layers of our own traces: what follows a layer's kernel goes with it."""
-    parts: dict[str, dict[str, list[int]]] = {"forward": {}, "backward": {}}
+    in_forward, in_backward = dict[str, list[int]](), dict[str, list[int]]()
+    parts = {"forward": in_forward, "backward": in_backward}
     label, kind = "", "forward"
     for i in last.tolist():
         word, _, rest = step.names[i].partition(" ")
@@ -521,12 +522,10 @@ def _named_layers(
                 (n.partition(" ")[2] for n in step.names if n.startswith("forward ")), "model"
             )
         parts[kind].setdefault(label, []).append(i)
-    order = [*reversed(parts["forward"])]
-    order += [name for name in parts["backward"] if name not in parts["forward"]]
     named = []
-    for name in order:
-        ahead = np.array(parts["forward"].get(name, []), dtype=np.int64)
-        back = np.array(parts["backward"].get(name, []), dtype=np.int64)
+    for name in dict.fromkeys([*reversed(in_forward), *in_backward]):
+        ahead = np.array(in_forward.get(name, []), dtype=np.int64)
+        back = np.array(in_backward.get(name, []), dtype=np.int64)
         forward, forward_host, some = times.of(ahead)
         backward, backward_host, more = times.of(back)
         whole = forward + backward

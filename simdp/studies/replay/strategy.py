@@ -126,7 +126,8 @@ def _repeated(step: StepWork, begins: Sequence[int]) -> int:
             place = max(int(np.searchsorted(begins, sent.after)) - 1, 0)
             sums[sent.name][place].append(sent.nbytes)
             num_before = number + 1 if place < len(begins) - 1 else num_before
-    first = sums["reduce_scatter"] if any(sums["reduce_scatter"]) else sums["all_reduce"]
+    scattered, reduced = sums.values()
+    first = scattered if any(scattered) else reduced
     is_repeated = len(begins) > 1 and all(sizes == first[0] for sizes in first)
     return num_before if is_repeated else 0
 
