@@ -136,13 +136,14 @@ def all_hidden(metrics: Metrics) -> list[Row]:
 def lost(result: Result) -> list[Row]:
     """Write the cost of each of several stragglers, and the rank that is slowest most often."""
     step_time, rows = result.metrics.step_time_s, list[Row]()
-    losses = [loss for loss in result.straggler_costs if loss.seconds is not None]
-    for loss in losses[:MOST_CAUSES] if len(result.lost) > 1 and step_time else ():
-        time = less(step_time - loss.seconds, step_time)
+    costs = result.straggler_costs
+    losses = [(loss, loss.seconds) for loss in costs if loss.seconds is not None]
+    for loss, saved in losses[:MOST_CAUSES] if len(costs) > 1 and step_time else ():
+        time = less(step_time - saved, step_time)
         rows.append(Row("lost", f"  without {loss.cause}", f"{time}{_on(loss)}"))
     if len(losses) > MOST_CAUSES and rows:
         rows.append(Row("lost", "", f"and {len(losses) - MOST_CAUSES} others: see result.json"))
-    if result.slowest and any(loss.ranks is None for loss in result.straggler_costs):
+    if result.slowest and any(loss.ranks is None for loss in costs):
         rows.append(Row("slowest", "slowest most often", _slowest_words(result)))
     return rows
 
