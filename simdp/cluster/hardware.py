@@ -206,6 +206,8 @@ class Device(Spec):
     multiprocessors: Int = Field(108, ge=2, le=10_000)
     """Streaming multiprocessors or compute units. The default is an A100's; V100 to B200 have 80 to
     148."""
+    capability: Annotated[str, Field(pattern=r"^\d+\.\d$")] = "8.0"
+    """Compute capability, by which scripts choose what to use. The default is an A100's."""
     peer_to_peer: Bool = True
     """Whether such devices can access each other over PCIe. GeForce cards cannot: without
     measurements, their collectives get less of PCIe (``python -m simdp list constants``)."""

@@ -136,6 +136,7 @@ def test_a_device_loads_by_its_name(name):
     assert 1e9 < loaded.memory < 1e12
     assert 1e11 < loaded.memory_bandwidth < 1e13
     assert all(0 < loaded.rate(dtype) <= peak for dtype, peak in loaded.peak.items())
+    assert {"capability", "multiprocessors"} <= loaded.model_fields_set
 
 
 @every_link

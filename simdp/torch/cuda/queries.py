@@ -23,24 +23,6 @@ from simdp.torch.ranks import Patches
 
 # Queries ------------------------------------------------------------------------------------------
 
-CAPABILITIES = {
-    "v100": ((7, 0), 80),
-    "t4": ((7, 5), 40),
-    "rtx2080ti": ((7, 5), 68),
-    "a100": ((8, 0), 108),
-    "a10g": ((8, 6), 80),
-    "rtx3090": ((8, 6), 82),
-    "l4": ((8, 9), 58),
-    "rtx4090": ((8, 9), 128),
-    "h100": ((9, 0), 132),
-    "h200": ((9, 0), 132),
-}
-"""Compute capability and multiprocessors by the first part of a catalogue name
-(docs.nvidia.com/cuda/cuda-c-programming-guide, compute capabilities; the parts' data sheets)."""
-
-UNKNOWN = ((8, 0), 108)
-"""Of devices outside of the catalogue."""
-
 NCCL_VERSION = (2, 27, 3)
 
 
@@ -66,9 +48,10 @@ class Properties:
     def __init__(self, device: Any = None) -> None:
         mine = here("get_device_properties")
         device = mine.devices[mine.device_of(device).index]
-        name = device.speed.device.name or "simulated device"
-        capability, units = CAPABILITIES.get(name.split("-")[0], UNKNOWN)
-        (self.major, self.minor), self.multi_processor_count = capability, units
+        hardware = device.speed.device
+        name = hardware.name or "simulated device"
+        self.major, self.minor = map(int, hardware.capability.split("."))
+        self.multi_processor_count = hardware.multiprocessors
         self.name = driver_name(name) or name
         self.total_memory = device.ledger.capacity
         self.is_integrated = self.is_multi_gpu_board = 0

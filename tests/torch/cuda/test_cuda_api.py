@@ -21,10 +21,18 @@ def test_devices_are_those_of_the_catalogue(here):
     assert torch.cuda.device_count() == 4
     assert torch.cuda.get_device_name(1) == "NVIDIA H100 80GB HBM3"
     assert torch.cuda.get_device_capability() == (9, 0)
+    assert torch.cuda.get_device_properties(0).multi_processor_count == 132
     assert torch.cuda.get_device_properties("cuda:1").total_memory == H100
     assert torch.cuda.is_bf16_supported()
     assert torch.cuda.nccl.version() > (2, 0)
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
+
+
+def test_a_newer_device_has_its_own_capability():
+    with virtual_rank(device="rtx5090-32gb"):
+        properties = torch.cuda.get_device_properties(0)
+    assert (properties.major, properties.minor) == (12, 0)
+    assert properties.multi_processor_count == 170
 
 
 def test_the_current_device_is_chosen(here):
