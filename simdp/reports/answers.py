@@ -553,9 +553,7 @@ def _both(bill: Mapping[str, float | None]) -> str:
 
 def price(billed: Sequence[Found]) -> list[Row]:
     """Write the prices behind the costs, with the date of list prices; once for many points."""
-    by_date = dict[
-        str | None, dict[str, None]
-    ]()  # figures by date, in the order in which they come
+    by_date: dict[str | None, dict[str, None]] = {}  # figures by date, in order of first use
     for cost, _ in billed:
         per_hour = cost.get("price_usd_per_h")
         if per_hour is not None:

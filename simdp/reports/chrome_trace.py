@@ -241,10 +241,7 @@ def _about(result: Result, chosen: TraceSelection) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
         "traceName": f"{result.scenario['name']}/trace.json",
-        "otherData": {
-            **origin(result),
-            **chosen.said,
-        },
+        "otherData": {**origin(result), **chosen.said},
     }
 
 

@@ -515,10 +515,7 @@ def _head(result: Result, facts: LaunchedKernels, rank: int, groups: dict[str, T
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
         "traceName": f"{result.scenario['name']}/{file_name(rank)}",
-        "otherData": {
-            "simdp": __version__,
-            **origin(result),
-        },
+        "otherData": {"simdp": __version__, **origin(result)},
     }
     return ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
 

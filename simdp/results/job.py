@@ -60,14 +60,11 @@ class JobRuns:
     runs: int
     """How many."""
     goodput: Spread
-    """Productive step time over job time; over the time that the job was not queued for nodes; job
-    time [s]."""
+    """Productive step time over job time."""
     ettr: Spread
-    """Productive step time over job time; over the time that the job was not queued for nodes; job
-    time [s]."""
+    """Productive step time over the time that the job was not queued for nodes."""
     finish_s: Spread
-    """Productive step time over job time; over the time that the job was not queued for nodes; job
-    time [s]."""
+    """Job time [s]."""
     cost_usd: Spread | None
     """None where the cluster has no price, or no power."""
     energy_kwh: Spread | None

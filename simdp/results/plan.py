@@ -120,9 +120,9 @@ class PlanResult(Inline):
     order: str = ""
     """Certainty that the best is the best, in words."""
     num_points: int = 0
-    """Number of points, and of simulated ones."""
+    """Number of points."""
     num_simulated: int = 0
-    """Number of points, and of simulated ones."""
+    """Number of simulated points."""
     pruned: dict[str, int] = field(default_factory=dict)
     """Points not simulated, by reason: ``impossible``, ``memory``, ``deadline``, ``budget``,
     ``energy``, a ``price`` or ``power`` that is needed and not known, ``worse`` than a simulated
