@@ -214,11 +214,12 @@ def _say(
 
 def _say_batches(scenario: Scenario) -> None:
     """Print which shapes each device computes on, at the last point."""
-    from simdp.engine.rebalancing import pieces
+    from simdp.engine.samples import pieces
+    from simdp.engine.simulate import rebalanced
     from simdp.reports.batch_table import MAX_RANKS, batch_table
 
     _, point = scenario.points()[-1]
-    table = batch_table(pieces(point, MAX_RANKS), point.cluster.world_size)
+    table = batch_table(pieces(rebalanced(point), MAX_RANKS), point.cluster.world_size)
     if table is not None:
         show(table)
 

@@ -1,4 +1,4 @@
-"""Rebalancing of batches between ranks, and the resulting pieces.
+"""Speeds of ranks, by which batches are rebalanced between them.
 
 A rank's speed is measured by its own compute: samples over the seconds of its forward and backward
 with its stragglers, without waiting for others. So the split depends on the step, the devices and
@@ -7,32 +7,25 @@ the seed, but not on a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from simdp.arrays import Floats, Ints
 from simdp.engine.compute.profile_times import Times, times_of
 from simdp.engine.compute.roofline import roofline_of
-from simdp.engine.samples import BatchSamples
 from simdp.engine.slowdown import Slowdown
-from simdp.results.result import MicrobatchPiece
 from simdp.scenario.root import Scenario
 from simdp.workload.sampling import Rebalance
 
 PASSES = ("forward", "backward")
 
 
-def rebalanced(scenario: Scenario) -> Scenario:
-    """The scenario with measured speeds for rebalancing; the same object if none are needed."""
+def with_measured_speeds(scenario: Scenario, rule: Rebalance) -> Scenario:
+    """The scenario with the speeds of its ranks, measured for a rule of rebalancing."""
     workload, cluster = scenario.workload, scenario.cluster
-    rule = workload.rebalance
-    if rule is None or not rule.is_open:
-        return scenario
     num_steps = workload.num_steps(cluster.world_size, scenario.base)
     shares = _Measuring(scenario, rule).shares(num_steps)
-    known = workload.model_copy(update={"rebalance": rule.measured(shares)})
-    return scenario.model_copy(update={"workload": known})
+    workload = workload.model_copy(update={"rebalance": rule.measured(shares)})
+    return scenario.model_copy(update={"workload": workload})
 
 
 class _Measuring:
@@ -90,33 +83,3 @@ class _Measuring:
                     columns = self._times.seconds(activity, here, self._shapes, which)
                     total += columns.seconds.sum(axis=0)[columns.column]
         return total
-
-
-def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[MicrobatchPiece]]:
-    """Pieces of every step of one point, by micro-step and rank.
-
-    Empty for a model that consists of times, without shapes of samples. ``most`` limits the number
-    of ranks; default: all.
-    """
-    scenario = rebalanced(scenario)
-    workload, n = scenario.workload, scenario.cluster.world_size
-    if workload.model.timed:
-        return
-    timed = scenario.model_copy(update={"numerics": False})
-    samples, output = BatchSamples(timed), workload.graph.outputs[0][0]
-    known: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
-    has_indices = samples.has_indices
-    steps = workload.batches(n, scenario.seed, scenario.base, has_indices=has_indices)
-    for step, batches in enumerate(steps, 1):
-        pieces_of_step = []
-        for micro_step, parts in enumerate(batches.micro):
-            shapes, which = samples.shapes(parts)
-            for rank, size in enumerate(parts.sizes[:most].tolist()):
-                shape = shapes[which[rank]]
-                if shape not in known:
-                    known[shape] = workload.graph.shapes(shape)[output]
-                inputs = tuple((size, *size_of_dim) for size_of_dim in shape) if size else ()
-                pieces_of_step.append(
-                    MicrobatchPiece(step, micro_step, rank, inputs, (size, *known[shape]))
-                )
-        yield pieces_of_step

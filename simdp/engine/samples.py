@@ -1,11 +1,14 @@
-"""Batches of each rank."""
+"""Batches of each rank, and the pieces of them that devices compute on."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from simdp.arrays import Array, Floats, Ints
 from simdp.engine.ops import LookedAt
+from simdp.results.result import MicrobatchPiece
 from simdp.scenario.root import Scenario
 from simdp.workload.layers.base import ModelGraph, Shape
 from simdp.workload.sampling import Packs, SampleParts
@@ -113,3 +116,32 @@ class BatchSamples:
         if self.lengths and like is not None and len(others):
             array = array[:, : self._longest(like, others)]
         return array[part]
+
+
+def pieces(scenario: Scenario, most: int | None = None) -> Iterator[list[MicrobatchPiece]]:
+    """Pieces of every step of one point whose speeds are measured, by micro-step and rank.
+
+    Empty for a model that consists of times, without shapes of samples. ``most`` limits the number
+    of ranks; default: all.
+    """
+    workload, n = scenario.workload, scenario.cluster.world_size
+    if workload.model.timed:
+        return
+    timed = scenario.model_copy(update={"numerics": False})
+    samples, output = BatchSamples(timed), workload.graph.outputs[0][0]
+    known: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+    has_indices = samples.has_indices
+    steps = workload.batches(n, scenario.seed, scenario.base, has_indices=has_indices)
+    for step, batches in enumerate(steps, 1):
+        pieces_of_step = []
+        for micro_step, parts in enumerate(batches.micro):
+            shapes, which = samples.shapes(parts)
+            for rank, size in enumerate(parts.sizes[:most].tolist()):
+                shape = shapes[which[rank]]
+                if shape not in known:
+                    known[shape] = workload.graph.shapes(shape)[output]
+                inputs = tuple((size, *size_of_dim) for size_of_dim in shape) if size else ()
+                pieces_of_step.append(
+                    MicrobatchPiece(step, micro_step, rank, inputs, (size, *known[shape]))
+                )
+        yield pieces_of_step

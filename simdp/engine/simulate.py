@@ -39,7 +39,6 @@ from simdp.engine.outcome import (
     unchecked_host_memory,
     unlikely_steps,
 )
-from simdp.engine.rebalancing import rebalanced
 from simdp.engine.replicas import identical, state_dicts
 from simdp.engine.run import Run, RunMode, RunOutput, program_of
 from simdp.engine.samples import BatchSamples
@@ -294,6 +293,16 @@ def step_metrics(scenario: Scenario) -> Metrics | None:
     samples = [record.samples for record in played.run.numbers.records]
     trace = played.clock.trace.build()
     return metrics.times(trace, scenario.cluster.world_size, len(samples), samples)
+
+
+def rebalanced(scenario: Scenario) -> Scenario:
+    """The scenario with measured speeds for rebalancing; the same object if none are needed."""
+    rule = scenario.workload.rebalance
+    if rule is None or not rule.is_open:
+        return scenario
+    from simdp.engine.rebalancing import with_measured_speeds  # few runs need it
+
+    return with_measured_speeds(scenario, rule)
 
 
 def is_quick(scenario: Scenario) -> bool:

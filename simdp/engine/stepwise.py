@@ -16,9 +16,9 @@ from simdp.arrays import Array
 from simdp.engine.choice import Planner
 from simdp.engine.interpreters.numbers import Numbers
 from simdp.engine.network.traffic import Traffic
-from simdp.engine.rebalancing import rebalanced
 from simdp.engine.replicas import Replicas, identical, whole_weights
 from simdp.engine.run import Run, RunMode
+from simdp.engine.simulate import rebalanced
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.trainer import Trainer
 from simdp.results.trace import TraceBuilder

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from one_batch import play, scenario
 from test_identities import BATCH_NORM, CONVOLUTIONS, EINSUM, GELU, MLP, TRANSFORMER
 
-from simdp.engine.rebalancing import pieces
 from simdp.engine.replicas import Replicas
-from simdp.engine.samples import BatchSamples
+from simdp.engine.samples import BatchSamples, pieces
 from simdp.engine.shards import Scattered
 from simdp.scenario import checked
 

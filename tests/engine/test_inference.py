@@ -13,7 +13,7 @@ from test_data_parallel_numbers import MODELS, TOKENS
 from test_identities import BATCH_NORM
 
 import simdp
-from simdp.engine.rebalancing import pieces
+from simdp.engine.samples import pieces
 from simdp.errors import ScenarioError
 from simdp.scenario import checked
 from simdp.workload import Workload

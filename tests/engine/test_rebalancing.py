@@ -6,7 +6,7 @@ from for_each import for_each
 from small_scenario import FAST
 
 import simdp
-from simdp.engine.rebalancing import rebalanced
+from simdp.engine.simulate import rebalanced
 from simdp.results.result import Study
 
 pytestmark = pytest.mark.slow

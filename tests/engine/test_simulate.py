@@ -16,8 +16,7 @@ import simdp
 from simdp import load_scenario, simulate
 from simdp.collectives import plans
 from simdp.engine import simulate as common
-from simdp.engine.rebalancing import rebalanced
-from simdp.engine.simulate import prove_plans, simulate_segment
+from simdp.engine.simulate import prove_plans, rebalanced, simulate_segment
 from simdp.engine.state import segment_of
 from simdp.results.trace import Columns, TraceToCome
 from simdp.scenario import root
