@@ -4,7 +4,7 @@ from pathlib import Path
 
 from small_scenario import FAST
 
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Planner
 from simdp.engine.ops import Launch
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown

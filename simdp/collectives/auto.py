@@ -78,11 +78,11 @@ class Auto(Algorithm):
 
     def cut(self, layout: Layout, nbytes: float) -> Hashable:
         """Raise TypeError: only the chosen algorithm cuts."""
-        raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
+        raise TypeError("auto has no plan; simdp.engine.collective.Planner chooses an algorithm")
 
     def build(self, layout: Layout, cut: Hashable, root: int) -> Plan:
         """Raise TypeError: only the chosen algorithm has a plan."""
-        raise TypeError("auto has no plan; simdp.engine.choice.Planner chooses an algorithm")
+        raise TypeError("auto has no plan; simdp.engine.collective.Planner chooses an algorithm")
 
 
 class AutoAllReduce(Auto, AllReduceAlgorithm):

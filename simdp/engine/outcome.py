@@ -13,8 +13,8 @@ from simdp.cluster import Cluster
 from simdp.cluster.hardware import Device
 from simdp.collectives import Plan
 from simdp.collectives.costs import Cost, Wiring
-from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FIXED_SHARES, Clock
+from simdp.engine.collective import Planner
 from simdp.engine.compute.call_times import CallTimes, alike
 from simdp.engine.compute.profile_times import MeasuredTimes, profiled_update, times_of
 from simdp.engine.compute.roofline import Roofline, roofline_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from simdp.arrays import Ints
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Planner
 from simdp.engine.interpreters.footprints import Amount, Footprint
 from simdp.engine.interpreters.memory import MemoryInterpreter, MemoryLedger, TensorMemory
 from simdp.engine.interpreters.records import Shapes

@@ -24,7 +24,7 @@ from simdp.cluster.allocators import (
     OWN_SEGMENT_NBYTES,
     ROUND_LARGE_NBYTES,
 )
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Planner
 from simdp.engine.interpreters.footprints import Amount, Footprint
 from simdp.engine.interpreters.memory import MemoryLedger
 from simdp.engine.run import Run

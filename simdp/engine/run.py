@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simdp.arrays import Floats
-from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import Clock
+from simdp.engine.collective import Launcher, Planner
 from simdp.engine.compute.profile_times import Times, times_of
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.interpreters.costs import Costs, WorkPiece
@@ -20,7 +20,6 @@ from simdp.engine.interpreters.footprints import Amount
 from simdp.engine.interpreters.memory import OBSERVED_STEPS, MemoryInterpreter
 from simdp.engine.interpreters.numbers import Numbers
 from simdp.engine.interpreters.records import Forecast, Past, RecordsInterpreter, Shapes
-from simdp.engine.launcher import Launcher
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import ClockBarrier, ClockOp, ComputeWork, FusedWork, MemoryChange
 from simdp.engine.samples import BatchSamples

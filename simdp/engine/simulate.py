@@ -14,15 +14,14 @@ import numpy as np
 
 from simdp.collectives import Layout, Plan
 from simdp.collectives import plans as ledger
-from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import FABRICS, Clock, Fabric, OtherJob, clock_for
 from simdp.engine.clocks.vector import FINE_RANKS
+from simdp.engine.collective import Launcher, Planner
 from simdp.engine.compute.profile_times import Times, times_of
 from simdp.engine.compute.roofline import roofline_of
 from simdp.engine.interpreters.costs import Rehearsals
 from simdp.engine.interpreters.footprints import fits_host
 from simdp.engine.interpreters.memory import OBSERVED_STEPS, MemoryLedger
-from simdp.engine.launcher import Launcher
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import ClockOp, ClockWait, ComputeWork, Feed, Launch

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simdp.arrays import Array
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Planner
 from simdp.engine.interpreters.numbers import Numbers
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.replicas import Replicas, identical, whole_weights

@@ -310,6 +310,27 @@ class StepRecord(NamedTuple):
     """Squared norms of the ranks' gradients, if requested."""
 
 
+def mean_losses(
+    losses: Sequence[Floats], counts: Floats, adds: bool = False
+) -> tuple[float | None, list[float | None]]:
+    """Join the losses of micro-steps; return the mean or sum over all ranks, and of each.
+
+    ``losses`` are nan on a rank without samples; ``counts``, of shape `(num_micro, world_size)`,
+    are the numbers of items that each averages; ``adds``: losses are sums.
+    """
+    totals = (np.where(counts > 0, losses, 0.0) * (1.0 if adds else counts)).sum(axis=0)
+    per_rank = counts.sum(axis=0)
+    if adds:
+        return (float(totals.sum()) if per_rank.sum() else None), [
+            float(total) if count else None for total, count in zip(totals, per_rank, strict=True)
+        ]
+    mean = float(totals.sum() / per_rank.sum()) if per_rank.sum() else None
+    return mean, [
+        float(total / count) if count else None
+        for total, count in zip(totals, per_rank, strict=True)
+    ]
+
+
 def with_numbers(metrics: Metrics, records: Sequence[StepRecord]) -> Metrics:
     """Fill in the numeric metrics: a list over steps each, or None without numerics."""
     if not records:

@@ -7,7 +7,7 @@ from small_networks import cluster
 
 from simdp.collectives import FAMILIES, Layout
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Planner
 
 ALPHA, BETA, NBYTES = 5e-6, 1 / 25e9, 3e6 + 1
 

@@ -11,9 +11,8 @@ import simdp
 from simdp.collectives import FAMILIES
 from simdp.collectives.auto import MAX_DIRECT_RANKS, AutoAllReduce
 from simdp.collectives.ring import RingAllReduce
-from simdp.engine import choice
-from simdp.engine.choice import Planner
-from simdp.engine.collective import Bench
+from simdp.engine import collective
+from simdp.engine.collective import Bench, Planner
 from simdp.engine.ops import Launch
 from simdp.engine.run import Run
 from simdp.engine.simulate import plans_of
@@ -118,7 +117,7 @@ def test_algorithms_for_every_pair_of_ranks_are_not_tried_on_thousands():
 
 
 def test_candidates_of_too_many_transfers_are_passed_over_unless_all_are(monkeypatch):
-    monkeypatch.setattr(choice, "MAX_PREDICTED", 30)
+    monkeypatch.setattr(collective, "MAX_PREDICTED", 30)
     where = cluster(8, "full_mesh")
     planner, asked = Planner(where), auto("all_reduce", candidates=["ring", "recursive_doubling"])
     # A ring has 8 x 14 transfers, but a closed form; the other one has 8 x 3, below the limit.
@@ -157,7 +156,7 @@ def test_what_was_chosen_is_listed_by_size_with_equal_neighbours_once():
 def test_auto_itself_has_no_plan(method):
     arguments = {"cut": (1.0,), "build": (1, 0)}[method]
     with pytest.raises(
-        TypeError, match=r"auto has no plan; simdp\.engine\.choice\.Planner chooses"
+        TypeError, match=r"auto has no plan; simdp\.engine\.collective\.Planner chooses"
     ):
         getattr(AutoAllReduce(), method)(Planner(cluster(2)).layout, *arguments)
 

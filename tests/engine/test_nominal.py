@@ -8,7 +8,7 @@ from for_each import for_each
 from small_scenario import FAST, WORKLOAD
 
 import simdp
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Planner
 from simdp.engine.run import NominalTimes, Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import checked

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdp.engine.launcher import mean_losses
+from simdp.results.metrics import mean_losses
 
 nan = float("nan")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_scenario import FAST
 
 import simdp
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Planner
 from simdp.engine.run import Run
 from simdp.engine.slowdown import Slowdown
 from simdp.scenario import checked

@@ -4,7 +4,7 @@ import pytest
 from for_each import for_each, for_some
 
 from simdp.engine import recorded_script as module
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Planner
 from simdp.engine.recorded_script import Stopwatch
 from simdp.engine.simulate import plans_of, simulate, times_alone
 from simdp.results.metrics import Metrics

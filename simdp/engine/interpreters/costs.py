@@ -17,6 +17,7 @@ from simdp.arrays import Bools, Floats
 from simdp.collectives import Plan as Transfers
 from simdp.collectives.direct import copies_from, copies_to
 from simdp.engine import compression
+from simdp.engine.collective import Launcher
 from simdp.engine.compression import CompressionKernels
 from simdp.engine.compression import seconds as kernels_seconds
 from simdp.engine.compute.call_times import Columns, call_kernels, with_accumulation
@@ -24,7 +25,6 @@ from simdp.engine.compute.profile_times import Times, profiled_update
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.interpreters.footprints import Amount, Footprint, OuterFootprint
 from simdp.engine.interpreters.records import Shapes, Stepping
-from simdp.engine.launcher import Launcher
 from simdp.engine.ops import (
     BytesMoved,
     CallWork,

@@ -14,9 +14,9 @@ import numpy as np
 
 from simdp.arrays import Array, Floats
 from simdp.engine import payload
+from simdp.engine.collective import Launcher
 from simdp.engine.compression import Compressed
 from simdp.engine.interpreters.records import RecordsInterpreter, Stepping
-from simdp.engine.launcher import Launcher, mean_losses
 from simdp.engine.payload import FlatBuffers
 from simdp.engine.replicas import Replicas, Walk
 from simdp.engine.samples import BatchSamples
@@ -24,7 +24,7 @@ from simdp.engine.shards import RowShards, Scattered, Shards
 from simdp.engine.slowdown import squares
 from simdp.engine.state import State
 from simdp.engine.trainer import Plateau
-from simdp.results.metrics import Squares
+from simdp.results.metrics import Squares, mean_losses
 from simdp.scenario.root import Scenario
 from simdp.steps import ops
 from simdp.steps.ops import Concern, Handlers

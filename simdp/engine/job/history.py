@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from simdp.arrays import Array
-from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import Fabric
+from simdp.engine.collective import Planner
 from simdp.engine.job.planning import planned
 from simdp.engine.job.policies import policy_for
 from simdp.engine.job.run import JobRun

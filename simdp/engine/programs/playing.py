@@ -22,11 +22,11 @@ import numpy as np
 from simdp.arrays import Floats, Ints
 from simdp.cluster import Cluster
 from simdp.collectives import Collectives, Plan, Wiring
-from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import MAX_EVENT_TRANSFERS
 from simdp.engine.clocks.flows import EventLoop, FlowLinks, Route
 from simdp.engine.clocks.transfers import CollectiveTimes, Transfers, Where
 from simdp.engine.clocks.vector import VectorFabric
+from simdp.engine.collective import Planner
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import shared_link
 from simdp.engine.ops import Launch

@@ -17,13 +17,12 @@ import simpy
 
 from simdp.collectives import Plan, Round, SubPlan
 from simdp.collectives.plans import even_offsets
-from simdp.engine.choice import Planner
 from simdp.engine.clocks.clock import Clock, Fabric
 from simdp.engine.clocks.flows import LAST, EventLoop, FlowLinks, Wires, turn_of
 from simdp.engine.clocks.vector import record_meeting
+from simdp.engine.collective import Planner
 from simdp.engine.compute.profile_times import Times
 from simdp.engine.interpreters.memory import OBSERVED_STEPS
-from simdp.engine.launcher import mean_losses
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.network.traffic import Traffic
 from simdp.engine.ops import ClockBarrier, ComputeWork, Feed, MemoryChange
@@ -41,7 +40,7 @@ from simdp.engine.server.updates import (
 from simdp.engine.slowdown import Slowdown
 from simdp.engine.state import WHOLE, Segment
 from simdp.errors import OperationError, ScenarioError
-from simdp.results.metrics import StepRecord
+from simdp.results.metrics import StepRecord, mean_losses
 from simdp.results.trace import COMM_LANE, COMPUTE_LANE, SETUP, TraceBuilder
 from simdp.scenario.root import Scenario
 from simdp.workload.precision import numpy_dtype

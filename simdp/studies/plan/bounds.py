@@ -50,11 +50,10 @@ from simdp.arrays import Bools, Floats, product
 from simdp.cluster import Cluster
 from simdp.cluster.allocators import Exact
 from simdp.cluster.hardware import Device
-from simdp.engine.choice import Planner
+from simdp.engine.collective import Launcher, Planner
 from simdp.engine.compute.profile_times import COMPUTE, Times
 from simdp.engine.compute.roofline import Roofline
 from simdp.engine.interpreters.footprints import footprint_of
-from simdp.engine.launcher import Launcher
 from simdp.engine.phases import MemoryLine
 from simdp.engine.slowdown import Slowdown
 from simdp.errors import ScenarioError

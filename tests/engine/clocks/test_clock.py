@@ -19,7 +19,7 @@ from simdp.engine.clocks import clock as clocks
 from simdp.engine.clocks.clock import clock_for
 from simdp.engine.clocks.event import EventFabric
 from simdp.engine.clocks.transfers import FabricJob
-from simdp.engine.launcher import _overlapping
+from simdp.engine.collective import _overlapping
 from simdp.engine.network import NetworkRoutes
 from simdp.engine.ops import ClockWait, ComputeWork, Launch
 from simdp.engine.slowdown import Slowdown

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simdp.collectives import FAMILIES, Collectives
-from simdp.engine.choice import Planner
 from simdp.engine.clocks import clock
+from simdp.engine.collective import Planner
 from simdp.engine.programs import playing
 from simdp.engine.programs.records import NOTHING, CallArguments, CallSignature
 from simdp.engine.programs.runtime import Runtime
