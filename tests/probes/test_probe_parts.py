@@ -179,6 +179,9 @@ def test_estimates_follow_from_the_quick_steps(cores):
     each = plan.ROUNDS * plan.NUM_KINDS * 0.04
     assert ddp.per_step == pytest.approx(each + 2 * each + plan.ROUNDS * wire)
     assert together.num_lines == 3
+    cold = 64 * 1e-4 * len(plan._sizes(REQUEST, QUICK)) + 2 * plan.PAUSE
+    warm = plan.WARM_UP * together.per_step + 2 * plan.ROUNDS * cold
+    assert together.fixed == pytest.approx(plan.START + warm)
     on_gpu = plan.parts(REQUEST._replace(device="cuda"), QUICK)[0]
     assert on_gpu.per_step == pytest.approx((2 + plan.HOOKS) * 0.07)
 
