@@ -237,17 +237,32 @@ def test_the_bandwidth_is_that_of_a_socket():
     assert found.verdict[0].obtained == "1.1 GB/s of bus bandwidth"
 
 
+OVER_TCP = "node-0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 4[0] [send] via NET/Socket/0\n"
+
+
 @for_each(("nodes", "gpus", "name"), [(2, 1, "all_reduce"), (4, 4, "all_gather")])
 def test_the_bandwidth_expected_is_that_of_the_largest_size_on_as_many_nodes(nodes, gpus, name):
     device, world = "NVIDIA A100-SXM4-80GB", nodes * gpus
-    used = "node-0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 4[0] [send] via NET/Socket/0\n"
     small = bench(0.5, nodes, gpus, device, 2**20)
     last = bench(1.1, nodes, gpus, device).splitlines()[-1]
-    text = f"{used}# Collective test starting: {name}_perf\n{small}{last}\n"
+    text = f"{OVER_TCP}# Collective test starting: {name}_perf\n{small}{last}\n"
     found = found_in(text, machine="dgx-a100")
     time = ReferenceMachines("dgx-a100", device, world).across(name, 2.0**30, nodes, gpus)
     usual = 2**30 / time.usual * bus_bandwidth_factor(name, world)
     assert found.verdict[0].expected.startswith(f"{usual / 1e9:.3g} GB/s of bus bandwidth")
+
+
+def test_a_log_that_lists_no_ranks_but_has_messages_is_of_two_nodes():
+    table = bench(1.1, nodes=2, gpus=1)
+    rows = [line for line in table.splitlines() if not line.startswith("#  Rank")]
+    unlisted = "\n".join(["# nranks: 2", *rows, ""])
+    expected, of_two = (
+        found_in(OVER_TCP + text, machine="dgx-a100").verdict[0].expected
+        for text in (table, unlisted)
+    )
+    assert of_two == expected
+    alone = "node-0:1:2 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
+    assert found_in(alone + unlisted, machine="dgx-a100").verdict == ()
 
 
 def test_a_row_that_other_output_breaks_is_ignored():
