@@ -176,7 +176,17 @@ def test_a_collective_that_all_called_and_none_completed_points_at_the_network()
     stuck = [*calls(range(3)), entry(3, state="started")]
     found = diagnose_flight([record(0, stuck), record(1, stuck)])
     assert found.verdict == ()
-    assert any("the network or a kernel holds them up" in remark for remark in found.remarks)
+    assert found.remarks[-1] == (
+        "All ranks called all_reduce (group 0, collective_seq_id 3), and none completed it: not "
+        "the order of collectives, but the network or a kernel holds them up."
+    )
+
+
+def test_a_collective_that_not_all_still_know_says_nothing_of_all():
+    waiting = [entry(0, state="started"), *calls(range(1, 4))]
+    found = diagnose_flight([record(0, waiting), record(1, calls(range(2, 4)))])
+    assert found.mismatches == ()
+    assert not any("All ranks called" in remark for remark in found.remarks)
 
 
 def test_ranks_without_a_dump_are_said():
