@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simdp.files import read_csv
+from simdp.tables import read_csv
 from tests.closed_forms import ring_all_reduce_time
 
 ALPHA, BANDWIDTH = 500e-9, 50e9

@@ -107,7 +107,7 @@ def main() -> int:
     point = [1e3 * printed(root, POINT) for root in roots]
     rows.append(_row("a point of bert_mnli, loaded and simulated", point, 30, " ms"))
     entered = [printed(root, FILES) for root in roots]
-    rows.append(_row("files that the main job enters, imports too", entered, 105, ""))
+    rows.append(_row("files that the main job enters, imports too", entered, 100, ""))
     loaded = [printed(root, MODULES) for root in roots]
     rows.append(_row("modules that the main job loads", loaded, 180, ""))
     return show(f"CPU time, median of {REPEATS}", rows)

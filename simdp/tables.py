@@ -1,4 +1,4 @@
-"""Tables of names and numbers, written as CSV; `simdp.files` reads them from disk."""
+"""Tables of names and numbers, written as CSV."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from simdp.errors import ScenarioError, shown, unknown_name
+from simdp.files import read_text
 
 LARGEST = 1e15
 """Largest number in a table: a petabyte, or thirty years in microseconds."""
@@ -210,6 +212,17 @@ def parse_csv(
         first_line[row.name] = row.line
         rows.append(row)
     return rows
+
+
+def read_csv(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[NamedRow]:
+    """Read a table of names and numbers from a CSV file, as `parse_csv` does.
+
+    Raises
+    ------
+    ScenarioError
+        With the file, the line and the reason.
+    """
+    return parse_csv(read_text(path, "a table is CSV"), str(path), required, optional)
 
 
 def _columns(cells: list[str], required: Sequence[str], optional: Sequence[str]) -> list[str]:

@@ -23,7 +23,6 @@ from simdp.files import (
     fingerprint,
     parse_yaml,
     put_npz,
-    read_csv,
     read_json,
     read_npz,
     read_scenario,
@@ -37,6 +36,7 @@ from simdp.files import (
 from simdp.files.documents import PART
 from simdp.files.records import RecordFile
 from simdp.files.tensors import parse_xml
+from simdp.tables import read_csv
 from simdp.traces.stream import opened
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,6 @@ from simdp.arrays import Bools, Floats, Ints
 from simdp.cluster.numbering import Numbering
 from simdp.errors import ScenarioError
 from simdp.family import Family
-from simdp.files import read_csv
 from simdp.spec import Float, Int, PositiveSeconds, Quantity, Spec, one_of, problem
 from simdp.units import format_quantity
 
@@ -278,6 +277,8 @@ class EmpiricalStraggler(Straggler):
     def _pairs(self, base: Path) -> list[tuple[float, float]]:
         if self.path is None:
             return [(point.quantile, point.factor) for point in self.quantiles or ()]
+        from simdp.tables import read_csv  # few stragglers are measured
+
         path, pairs = base / self.path, list[tuple[float, float]]()
         for row in read_csv(path, COLUMNS):
             try:

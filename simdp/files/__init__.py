@@ -1,4 +1,4 @@
-"""The only door to disk: YAML, npz, safetensors, CSV, JSON and XML in; whole files or nothing out.
+"""The only door to disk: YAML, npz, safetensors, JSON, XML and text in; whole files or nothing out.
 
 Every reader bounds its input before reading it: bytes of a text, values and depth of a document,
 the unpacked size of an archive. Input beyond that, or damaged, raises a `ScenarioError` that names
@@ -14,7 +14,6 @@ from simdp.files.documents import (
     open_file,
     parse_yaml,
     put_text,
-    read_csv,
     read_json,
     read_scenario,
     read_text,
@@ -47,7 +46,6 @@ __all__ = [
     "parse_yaml",
     "put_npz",
     "put_text",
-    "read_csv",
     "read_json",
     "read_npz",
     "read_scenario",

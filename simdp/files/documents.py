@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from simdp.errors import ScenarioError
-from simdp.tables import NamedRow, parse_csv
 
 # Text ---------------------------------------------------------------------------------------------
 
@@ -428,17 +427,6 @@ def _refuse_too_much(value: Any, where: str) -> None:
         ]
     if level:
         raise ScenarioError([f"{where}: {_TOO_DEEP}"])
-
-
-def read_csv(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> list[NamedRow]:
-    """Read a table of names and numbers from a CSV file, as `parse_csv` does.
-
-    Raises
-    ------
-    ScenarioError
-        With the file, the line and the reason.
-    """
-    return parse_csv(read_text(path, "a table is CSV"), str(path), required, optional)
 
 
 class Catalogue(Mapping[str, Mapping[str, Any]]):

@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 from simdp.arrays import Array, Floats, Ints
 from simdp.errors import ScenarioError
 from simdp.family import Family
-from simdp.files import read_csv
 from simdp.rng import stream
 from simdp.spec import Float, Int, Spec, one_of, problem
 from simdp.workload.layers.base import Shape
@@ -326,6 +325,8 @@ class EmpiricalLengths(Lengths):
 
 def _counted(path: Path) -> tuple[Floats, Floats]:
     """Lengths of a file in ascending order, and their counts, without zeros."""
+    from simdp.tables import read_csv  # few datasets have files of lengths
+
     counts: dict[int, float] = {}
     for row in read_csv(path, ("length", "count")):
         if not (row.name.isascii() and row.name.isdigit() and 1 <= int(row.name) <= LONGEST):

@@ -17,9 +17,9 @@ from pydantic import (
 )
 
 from simdp.errors import ScenarioError, shown, unknown_name
-from simdp.files import read_csv, read_json
+from simdp.files import read_json
 from simdp.spec import Bool, Int, Spec, problem, problems
-from simdp.tables import NamedRow
+from simdp.tables import NamedRow, read_csv
 from simdp.workload.layers.base import GraphBuilder, ModelGraph, Shape, Value
 from simdp.workload.layers.linear import Einsum, split_equation
 from simdp.workload.layers.operator import (
