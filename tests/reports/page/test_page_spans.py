@@ -87,10 +87,14 @@ def test_of_more_spans_than_there_is_room_for_phases_are_one():
 
 
 def test_of_still_more_whole_ranks_are_left_out_and_the_slowest_is_kept():
-    found = shown(run(**JITTER), most=60)
+    result = run(**JITTER)
+    found = shown(result, most=60)
     assert len(found.ranks) < found.num_groups == 8
     slowest = next(iter(found.slow))
     assert [slowest] in found.ranks
+    least = shown(result, most=2)  # one rank of each kind stays
+    assert set(least.exact.rank.tolist()) == {slowest}
+    assert len(set(least.merged.rank.tolist())) == 1
 
 
 def test_many_ranks_have_a_row_for_each_group_as_in_a_picture():
