@@ -196,7 +196,7 @@ def _loaded(kind: str, offer: Offer) -> object:
     try:
         return offer.load()
     except Exception as error:
-        raise KindError(f"{kind!r} cannot be loaded from {offer.value}: {_told(error)}.") from error
+        raise KindError(f"{kind!r} cannot be loaded from {offer.value}: {_text(error)}.") from error
 
 
 def _written_out(kind: str, base: type[Any]) -> object:
@@ -214,12 +214,12 @@ def _written_out(kind: str, base: type[Any]) -> object:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise KindError(f"{kind!r} cannot be loaded: {_told(error)}.") from error
+            raise KindError(f"{kind!r} cannot be loaded: {_text(error)}.") from error
         raise KindError(
             f"{kind!r}: there is no module {error.name}; install it, or run where it lies."
         ) from None
     except Exception as error:
-        raise KindError(f"{kind!r} cannot be loaded: {_told(error)}.") from error
+        raise KindError(f"{kind!r} cannot be loaded: {_text(error)}.") from error
     if not hasattr(loaded, name):
         there = [
             key for key, of in vars(loaded).items() if isinstance(of, type) and issubclass(of, base)
@@ -230,7 +230,7 @@ def _written_out(kind: str, base: type[Any]) -> object:
     return getattr(loaded, name)
 
 
-def _told(error: Exception) -> str:
+def _text(error: Exception) -> str:
     """An exception in one line."""
     lines = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}".rstrip(". :")

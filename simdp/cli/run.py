@@ -123,7 +123,7 @@ def run(
     state_options = {"--stop-after": stop_after, "--save-state": save_state, "--resume": resume}
     shared = Shared(workers, scheduler, go_on, store)
     _refuse_unsuited(chosen, save_weights is not None, state_options, shared.given)
-    listed = _listed(chosen, traces, ranks)
+    listed = _traced_ranks(chosen, traces, ranks)
     part = RunPart(stop_after, resume, save_state is not None)
     write_table = table_writer(table)
     check_folder(folder, "result.json", scenario)
@@ -175,7 +175,7 @@ def _refuse_unsuited(
         raise ScenarioError(f"{shared[0]}: a run without a sweep has no points; {instead}.")
 
 
-def _listed(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | None:
+def _traced_ranks(scenario: Scenario, traces: bool, ranks: str | None) -> list[int] | None:
     """Parse the ranks to trace before simulating; None for no rank."""
     from simdp.cli.common import ranks_of
     from simdp.reports.rank_traces import chosen_ranks

@@ -48,8 +48,8 @@ from simdp.strategies.comm_hooks.python import (
     HookFuture,
     called,
     content,
+    message_of,
     read_hook,
-    said,
 )
 from simdp.workload.precision import numpy_dtype
 
@@ -571,7 +571,7 @@ def _check(hook: OwnHook, future: HookFuture) -> None:
 
 
 def _problem(hook: OwnHook, rank: int, error: Exception) -> ProgramError:
-    return ProgramError(f"rank {rank}, {hook.path}{said(error, hook.path)}")
+    return ProgramError(f"rank {rank}, {hook.path}{message_of(error, hook.path)}")
 
 
 # Low rank -----------------------------------------------------------------------------------------

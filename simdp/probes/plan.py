@@ -326,7 +326,7 @@ def _layers_part(request: ProbeRequest, name: str, quick: Quick) -> ProbePart:
     passes = 1 + HOOKS + (request.device == "cuda")
     sizes, precisions = request.microbatches[name], request.precisions
     return ProbePart(
-        f"{name}: steps and layers, micro-batches {_listed(sizes)}, {_listed(precisions)}",
+        f"{name}: steps and layers, micro-batches {_comma_list(sizes)}, {_comma_list(precisions)}",
         FIGURES + sum(taken.start + passes * WARM_UP * taken.step for taken in mine),
         sum(passes * taken.step for taken in mine),
         len(sizes) * len(precisions) + 1,
@@ -342,7 +342,7 @@ def _collectives_part(request: ProbeRequest, world_sizes: list[int], quick: Quic
     num_rounds = ROUNDS * len(names) * len(world_sizes)
     warm = num_rounds * (one_call * WARM_UP + cold * 1e-4 * len(sizes) + 2 * PAUSE)
     return ProbePart(
-        f"{_listed(names)} of {_listed(world_sizes)} ranks, {request.backend}, 1 KiB to "
+        f"{_comma_list(names)} of {_comma_list(world_sizes)} ranks, {request.backend}, 1 KiB to "
         f"{sizes[-1] // 2**20} MiB",
         START + warm,
         num_rounds * one_call,
@@ -373,7 +373,7 @@ def _ddp_part(request: ProbeRequest, name: str, quick: Quick) -> ProbePart:
         fixed += ROUNDS * (NUM_KINDS * 2 * PAUSE + WARM_UP * one_step)
         per_step += ROUNDS * one_step
     return ProbePart(
-        f"{name}: DDP of {_listed(request.world_sizes)} ranks, {request.backend}, {precision}",
+        f"{name}: DDP of {_comma_list(request.world_sizes)} ranks, {request.backend}, {precision}",
         fixed,
         per_step,
         NUM_KINDS * len(request.world_sizes) + 1,
@@ -381,7 +381,7 @@ def _ddp_part(request: ProbeRequest, name: str, quick: Quick) -> ProbePart:
     )
 
 
-def _listed(values: Sequence[object]) -> str:
+def _comma_list(values: Sequence[object]) -> str:
     return ", ".join(map(str, values))
 
 

@@ -118,7 +118,7 @@ class TraceSelection(NamedTuple):
 
     ranks: list[int]  # ascending
     trace: Trace  # spans of these
-    said: dict[str, str]  # ranks, steps and transfers that are shown, the latter two if not all
+    subset: dict[str, str]  # ranks, steps and transfers that are shown, the latter two if not all
 
 
 def choose(result: Result, limit: int) -> TraceSelection:
@@ -126,7 +126,7 @@ def choose(result: Result, limit: int) -> TraceSelection:
     trace, n = result.trace, result.world_size
     assert trace is not None, "only a result that was just simulated has a trace"
     if len(trace) <= limit:
-        return TraceSelection(list(range(n)), trace, {"ranks": _listed(list(range(n)), n)})
+        return TraceSelection(list(range(n)), trace, {"ranks": _rank_text(list(range(n)), n)})
     blocks = trace.blocks
     first, last = _first_step(blocks, n, limit), max(block.step for block in blocks)
     transfers = [block for block in blocks if block.activity == _TRANSFER]
@@ -138,7 +138,7 @@ def choose(result: Result, limit: int) -> TraceSelection:
     room = limit - int(counts[-1])  # less than none where ranks are left out
     fitting = _whole_calls([block for block in transfers if block.step >= first], room)
     ranks = sorted(order[:num_ranks].tolist())
-    parts = {"ranks": _listed(ranks, n)}
+    parts = {"ranks": _rank_text(ranks, n)}
     if first > SETUP:
         parts["steps"] = f"{first + 1} ... {last + 1} of {last + 1}"
     if len(fitting) < len(transfers):
@@ -148,7 +148,7 @@ def choose(result: Result, limit: int) -> TraceSelection:
     return TraceSelection(ranks, chosen.of_ranks(ranks) if num_ranks < n else chosen, parts)
 
 
-def _listed(ranks: list[int], world_size: int) -> str:
+def _rank_text(ranks: list[int], world_size: int) -> str:
     """Write the ranks that are shown: ``"0 ... 6, 21 of 64"``."""
     runs = [f"{low} ... {high}" if low < high else str(low) for low, high in consecutive(ranks)]
     return f"{', '.join(runs)} of {world_size}"
@@ -241,7 +241,7 @@ def _about(result: Result, chosen: TraceSelection) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
         "traceName": f"{result.scenario['name']}/trace.json",
-        "otherData": {**origin(result), **chosen.said},
+        "otherData": {**origin(result), **chosen.subset},
     }
 
 

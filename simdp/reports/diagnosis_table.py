@@ -39,7 +39,7 @@ def lines(diagnosis: Diagnosis, name: str = "") -> list[str]:
     ]
     verdict = [*_verdict(diagnosis)]
     written = [*head, *verdict, *_mismatches(diagnosis), *_ranks(diagnosis), *_buckets(diagnosis)]
-    most = MOST_REPORTED if _is_told(diagnosis) else LINES
+    most = MOST_REPORTED if _is_shown(diagnosis) else LINES
     written += _collectives(diagnosis, most - len(written))
     room = max(most - len(written), 0)
     return [*written, *_remarks(diagnosis.remarks, room)][:most]
@@ -130,7 +130,7 @@ def _of(value: float, step: float | None) -> str:
     return seconds(value) + (f" ({percent(value / step)})" if step else "")
 
 
-def _is_told(diagnosis: Diagnosis) -> bool:
+def _is_shown(diagnosis: Diagnosis) -> bool:
     """Return whether causes have sentences, and there are no rows below them."""
     return diagnosis.source in ("reported", "log")
 
@@ -144,7 +144,7 @@ def _verdict(diagnosis: Diagnosis) -> Iterator[str]:
         return
     first, *others = diagnosis.verdict
     written = wrap(f"verdict: {finding(first)}", WIDTH, subsequent_indent="  ")
-    yield from written[: None if _is_told(diagnosis) or first.confidence else MAIN_LINES]
+    yield from written[: None if _is_shown(diagnosis) or first.confidence else MAIN_LINES]
     yield from _comparison(first)
     for number, remedy in enumerate(different(first.remedies)[:SHOWN_REMEDIES]):
         line = f"  helps: {helps(diagnosis, remedy, with_base=not number)}"

@@ -100,7 +100,7 @@ class _Writer:
     def _family_page(self, family: str) -> str:
         kinds, listed = self.named.families.get(family, {}), self.named.listed[family]
         rows = [
-            [f"[`{kind}`](#{_slug(kind)})" if kind in kinds else f"`{kind}`", self._said(line)]
+            [f"[`{kind}`](#{_slug(kind)})" if kind in kinds else f"`{kind}`", self._meaning(line)]
             for kind, line in listed.items()
         ]
         parts = [f"# {family.replace('_', ' ').capitalize()}\n", self.made + "\n"]
@@ -118,7 +118,7 @@ class _Writer:
         """Write a definition's description and its keys."""
         definition = self.definitions[place]
         parts = [f"{head}\n"] if head else []
-        parts.append(self._said(definition["description"]) + "\n")
+        parts.append(self._meaning(definition["description"]) + "\n")
         # Last in anyOf: keys that are required unless another key implies them.
         needs = (definition, definition.get("then", {}), definition.get("anyOf", [{}])[-1])
         required = [key for part in needs for key in part.get("required", ())]
@@ -143,7 +143,7 @@ class _Writer:
         units = list(dict.fromkeys(filter(None, known)))
         units += ["%"] if schema.get("title") == "share" else []
         default = "**required**" if required else _shown(schema.get("default"))
-        meaning = self._said(schema.get("description", ""))
+        meaning = self._meaning(schema.get("description", ""))
         return [f"`{key}`", " or ".join(types), " or ".join(units), default, meaning]
 
     def _type(self, schema: Schema) -> str:
@@ -178,7 +178,7 @@ class _Writer:
             return f"[{place.replace('_', ' ')}]({family}.md)"
         return f"[mapping]({self.homes[place]})"
 
-    def _said(self, text: str) -> str:
+    def _meaning(self, text: str) -> str:
         """Link the names in a docstring's text that have a place of their own."""
 
         def linked(name: re.Match[str]) -> str:

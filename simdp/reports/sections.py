@@ -71,7 +71,7 @@ class Timeline(Section):
     kind = "timeline"
 
     data: Mapping[str, Any] = field(default_factory=dict)  # of `simdp.reports.page.timeline.packed`
-    said: str = ""  # text alternative
+    caption: str = ""  # text alternative
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Ledger(Section):
     kind = "ledger"
 
     data: Mapping[str, Any] = field(default_factory=dict)  # of `simdp.reports.page.audit.panels`
-    said: str = ""  # text alternative
+    caption: str = ""  # text alternative
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class LinkGraph(Section):
     nodes: Sequence[str] = ()
     # places of both ends in ``nodes``, load from 0 to 1, description
     links: Sequence[tuple[int, int, float, str]] = ()
-    said: str = ""  # text alternative
+    caption: str = ""  # text alternative
 
 
 @dataclass(frozen=True)

@@ -600,7 +600,7 @@ def grid(comparison: Comparison) -> sections.Table:
         )
     billed = [(p.bill, p.target) for p in comparison.ran if p.bill is not None]
     for name, tell in answers.columns(billed).items():
-        columns.append((name, True, partial(_told, tell)))
+        columns.append((name, True, partial(_cell_text, tell)))
     if len(world_sizes) == 1 or all(
         point.set.get("cluster.world_size") == point.world_size for point in comparison.ran
     ):
@@ -620,7 +620,7 @@ def grid(comparison: Comparison) -> sections.Table:
     return table_of(title, heads, rows, num_keys=len(keys))
 
 
-def _told(tell: Callable[[answers.Found], str], point: ComparedPoint, metrics: Metrics) -> str:
+def _cell_text(tell: Callable[[answers.Found], str], point: ComparedPoint, metrics: Metrics) -> str:
     return tell((point.bill or {}, point.target))
 
 

@@ -162,15 +162,15 @@ def constants() -> dict[str, str]:
     described = {}
     for place, names in (("peer", PEERS), ("network", NETWORKS)):
         for name in names:
-            spreads = [_said(pooled(place, name, "share"), is_share=True)]
+            spreads = [_constant_text(pooled(place, name, "share"), is_share=True)]
             if name == "tcp":
-                spreads.append(_said(pooled(place, name, "flow"), is_share=False))
+                spreads.append(_constant_text(pooled(place, name, "flow"), is_share=False))
             about = pooled(place, name, "share").about
             described[f"{place}.{name}"] = f"{about}. {'; '.join(spreads)}"
     return described
 
 
-def _said(constant: Pooled, is_share: bool) -> str:
+def _constant_text(constant: Pooled, is_share: bool) -> str:
     """A constant with its spread and its sources."""
     from simdp.studies.intervals import NORMAL_90  # imports the engine
 

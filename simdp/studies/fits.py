@@ -670,7 +670,7 @@ def describe(name: str) -> str:
     return (
         f"{elements:,} parameters, {elements * ITEMSIZE / 1e6:,.1f} MB, "
         f"{flops.products / 1e9:.2f} GFLOP per sample ({_sample(model)}) forward, "
-        f"{_listed(buckets)}"
+        f"{_bucket_text(buckets)}"
     )
 
 
@@ -682,7 +682,7 @@ def _sample(model: Model) -> str:
     return "x".join(map(str, shape))
 
 
-def _listed(buckets: list[int]) -> str:
+def _bucket_text(buckets: list[int]) -> str:
     sizes = [f"{nbytes / 1e6:.1f}" for nbytes in buckets]
     if len(sizes) > SHOWN:
         low, high = min(buckets) / 1e6, max(buckets) / 1e6

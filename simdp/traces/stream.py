@@ -207,7 +207,7 @@ class Events:
         first = window.next()
         if first == "[":
             window.at += 1
-            yield from self._listed()
+            yield from self._objects()
         elif first == "{":
             window.at += 1
             yield from self._in_fields()
@@ -233,7 +233,7 @@ class Events:
                 if window.next() == "[" and key == "traceEvents":
                     has_events = True
                     window.at += 1
-                    yield from self._listed()
+                    yield from self._objects()
                     if window.broken or not window.next():
                         return
                 else:
@@ -263,7 +263,7 @@ class Events:
             reason += ", and there it is cut"
         raise ScenarioError([f"{self._where}: is JSON without traceEvents: {reason}; {WANTED}."])
 
-    def _listed(self) -> Iterator[dict[str, object]]:
+    def _objects(self) -> Iterator[dict[str, object]]:
         """Yield the events of the list that begins here."""
         window, unused = self._window, UNUSED.match
         while first := window.next():

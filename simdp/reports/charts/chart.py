@@ -98,7 +98,7 @@ class Chart(Section):
     y: Axis
     series: Sequence[Series] = ()
     marks: Sequence[ReferenceLine] = ()  # lines across
-    said: str = ""  # text alternative; a table below has the data
+    caption: str = ""  # text alternative; a table below has the data
     sideways: bool = False  # horizontal bars: ``x`` goes down, ``y`` to the right
     stretches: Sequence[Stretch] = field(default=(), kw_only=True)
     notes: Sequence[Note] = field(default=(), kw_only=True)

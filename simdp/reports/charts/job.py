@@ -56,7 +56,7 @@ def finishes(study: JobStudy) -> list[Chart]:
         Axis("Runs that are done [%]", unit="%"),
         series,
         marks,
-        said=f"How many of the {points[0].runs} runs are done by when.",
+        caption=f"How many of the {points[0].runs} runs are done by when.",
         note=f"{len(chosen)} of {len(points)} points are drawn." if few else "",
         names_at="above",
     )
@@ -127,7 +127,7 @@ def strip(job: JobRuns) -> list[Chart]:
             piece._replace(x=piece.x[:-1], y=(100 * np.asarray(piece.y[:-1])).round(3).tolist())
             for piece in columns
         ],
-        said=(
+        caption=(
             f"The first run, done after {long_time(end)}, in {NUM_BINS} columns of "
             f"{long_time(end / NUM_BINS)}: what share of each goes to what. The rest is "
             "training that counts."
@@ -226,7 +226,7 @@ def badput(study: JobStudy) -> list[Chart]:
         Axis("", "category"),
         Axis("Part of the job's time [%]", unit="%"),
         series,
-        said="Mean over all runs; the rest of the time is productive.",
+        caption="Mean over all runs; the rest of the time is productive.",
         sideways=True,
     )
     return [chart] if series else []

@@ -58,7 +58,7 @@ def loss_by_step(study: Study) -> list[Chart]:
         Axis("Step [number, from 1]", ends=(1 - margin, longest + margin)),
         _axis(study, points),
         series,
-        said=_sentence(points),
+        caption=_sentence(points),
         note=f"{left_out} of {len(points)} points are left out." if left_out else "",
     )
     return [chart]

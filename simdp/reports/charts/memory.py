@@ -149,7 +149,7 @@ def memory_over_step(result: Result) -> Chart | None:
             for name, sizes, fill in layers
         ],
         [ReferenceLine(f"capacity {nbytes(room)}", room / scale)] * is_near,
-        said=f"What the fullest device, of {ranks}, keeps: at most {peak}, of {nbytes(room)}.",
+        caption=f"What the fullest device, of {ranks}, keeps: at most {peak}, of {nbytes(room)}.",
         stretches=_phases(result.trace.of_ranks(curves.ranks[:1]), curves, per_second),
         notes=[_peak_note(result.trace, curves, per_second, unit, scale, 0.0 if is_near else room)],
     )  # fmt: skip

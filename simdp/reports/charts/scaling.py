@@ -81,14 +81,14 @@ def scaling_charts(study: Study) -> list[Chart]:
             over,
             Axis(f"Step time [{unit}]", unit=unit),
             [*times, *measured_times(study, per_second)],
-            said="The band is the 90 % interval, where it is known; open circles were measured.",
+            caption="The band is the 90 % interval, where it is known; open circles were measured.",
         ),
         Chart(
             "Throughput by world size",
             over,
             Axis("Throughput [samples/s]", "log", "samples/s"),
             rates,
-            said=f"Scaling efficiency at {last[1]} GPUs: {last[0]}. "
+            caption=f"Scaling efficiency at {last[1]} GPUs: {last[0]}. "
             "Dashed: linear scaling from the smallest.",
         ),
         Chart(
@@ -96,7 +96,7 @@ def scaling_charts(study: Study) -> list[Chart]:
             over,
             Axis("Scaling efficiency [%]", unit="%"),
             efficiencies,
-            said="Throughput per GPU over that of the smallest world size.",
+            caption="Throughput per GPU over that of the smallest world size.",
             notes=written if len(curves) == 1 and len(written) <= MAX_TEXTS else (),
         ),
     ]

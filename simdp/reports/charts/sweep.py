@@ -46,7 +46,7 @@ def steps(
     parts: Sequence[Mapping[str, float]],
     *,
     axis: str = "",
-    said: str = "",
+    caption: str = "",
     note: str = "",
 ) -> Chart:
     """Draw the parts of steps as stacked bars; ``parts`` have the keys of `STEP_PARTS` [s]."""
@@ -55,7 +55,7 @@ def steps(
         for key, (name, fill) in STEP_PARTS.items()
         if any(part.get(key) for part in parts)
     ]
-    return stacked(title, names, shown, axis=axis, said=said, note=note)
+    return stacked(title, names, shown, axis=axis, caption=caption, note=note)
 
 
 def stacked(
@@ -64,7 +64,7 @@ def stacked(
     parts: Sequence[tuple[str, Sequence[float], theme.FillStyle]],
     *,
     axis: str = "",
-    said: str = "",
+    caption: str = "",
     note: str = "",
 ) -> Chart:
     """Draw stacked bars of times [s]; each part has a name, a value for each bar, and a look."""
@@ -75,7 +75,7 @@ def stacked(
         Axis(axis, "category"),
         Axis(f"Time [{unit}], mean over ranks", unit=unit),
         [bars(name, names, [v * per_second for v in values], fill) for name, values, fill in parts],
-        said=said,
+        caption=caption,
         sideways=True,
         note=note,
     )
@@ -198,7 +198,7 @@ def fullest_devices(points: Sequence[ComparedPoint]) -> Chart:
         Axis("", "category"),
         Axis("Memory [GB]", unit="GB"),
         [Series("at its peak", names, sizes, "bar", color=theme.HOST)],
-        said="What the ranks of one device keep at their peaks" + room,
+        caption="What the ranks of one device keep at their peaks" + room,
         sideways=True,
     )
 
@@ -269,7 +269,7 @@ def sweep_charts(study: Study) -> list[Chart]:
             over,
             Axis(f"Step time [{unit}]", unit=unit),
             lines(lambda m: float(m.step_time_s) * per_second, has_ends=True),
-            said="The band is the 90 % interval." * any(p.metrics.interval_s for p in points),
+            caption="The band is the 90 % interval." * any(p.metrics.interval_s for p in points),
         ),
         Chart(
             f"{second.title} by {lowered}",

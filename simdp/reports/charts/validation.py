@@ -234,7 +234,7 @@ def against(study: Validation) -> list[Chart]:
                     ),
                     equal_times("within 10 %", ends[0], ends[1], BAND),
                 ],
-                said="A point for each measured time; its bar is the 90 % interval of the "
+                caption="A point for each measured time; its bar is the 90 % interval of the "
                 "simulation.",
             )
         )

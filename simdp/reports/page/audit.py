@@ -207,11 +207,11 @@ def _ledger(report: AuditReport) -> Iterator[Section]:
         "Rows are ranks, columns optimizer steps, and stripes samples, coloured by their number in "
         "the data set: ranks that read the same samples have the same stripes."
     )
-    counts = "; ".join(panel.said for panel in drawn)
+    counts = "; ".join(panel.caption for panel in drawn)
     yield Ledger(
         "Samples of each rank",
         data=data,
-        said=legend,
+        caption=legend,
         note=". ".join(filter(None, [counts, left_out])) + ".",
     )
 
@@ -224,7 +224,7 @@ class Panel(NamedTuple):
     """A run of the ledger."""
 
     name: str
-    said: str  # how many samples are seen again, and missed
+    caption: str  # how many samples are seen again, and missed
     ranks: int
     steps: int
     cells: Sequence[Cell]

@@ -155,7 +155,7 @@ def _parts(diagnosis: Diagnosis) -> Iterator[Section]:
         "Where a step's time goes",
         ["step"],
         [(name, [time], _bar_fill(fill)) for name, time, fill in times],
-        said=", ".join(f"{name} {seconds(time)}" for name, time, _ in times if time),
+        caption=", ".join(f"{name} {seconds(time)}" for name, time, _ in times if time),
     )
 
 
@@ -193,7 +193,7 @@ def _lateness(diagnosis: Diagnosis) -> Iterator[Section]:
         Axis("Rank", "value" if many else "category"),
         Axis(f"Time of a step [{unit}]", unit=unit),
         series,
-        said="Means of a step: how late each rank comes to what ranks meet in, and its waiting.",
+        caption="Means of a step: how late each rank comes to what ranks meet in, and its waiting.",
     )
 
 
@@ -364,7 +364,7 @@ def bars(difference: Difference) -> Section:
         "Where a step's time goes",
         [name for point in points for name in _names(point, difference)],
         [(name, times[key], fill) for key, (name, fill) in LOOKS.items() if key in times],
-        said="Two bars for each point, A above B; their parts add up to the steps.",
+        caption="Two bars for each point, A above B; their parts add up to the steps.",
     )
 
 

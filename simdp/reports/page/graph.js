@@ -33,7 +33,7 @@ page.graphs = (() => {
       textStyle: { fontFamily: "system-ui, DejaVu Sans, sans-serif", color: page.ink("ink") },
       aria: { enabled: false },
       tooltip: { confine: true, backgroundColor: page.ink("ground"), borderColor: page.ink("muted"), textStyle: { color: page.ink("ink") },
-        formatter: ({ dataType, data }) => echarts.format.encodeHTML(dataType === "edge" ? data.said : data.name) },
+        formatter: ({ dataType, data }) => echarts.format.encodeHTML(dataType === "edge" ? data.caption : data.name) },
       visualMap: { type: "continuous", min: 0, max: 1, dimension: 0, inRange: { color: SCALE }, seriesIndex: -1, calculable: false, orient: "horizontal", left: "center", bottom: 0,
         text: ["busy all the time", "never"], textStyle: { color: page.ink("ink") }, formatter: (part) => `${Math.round(100 * part)} %` },
       series: [{
@@ -43,7 +43,7 @@ page.graphs = (() => {
         edgeLabel: { show: links.length <= 24, formatter: ({ data }) => `${(100 * data.value).toFixed(0)} %`, color: page.ink("ink"), fontSize: 10 },
         itemStyle: { color: page.ink("ground"), borderColor: page.ink("ink"), borderWidth: 1.5 },
         data: nodes.map((name) => ({ name, x: places.get(name)[0], y: places.get(name)[1], label: { position: sideOf(places.get(name)) }, symbol: isSwitch(name) ? "rect" : "circle" })),
-        links: links.map(([source, target, load, said]) => ({ source, target, said, value: load,
+        links: links.map(([source, target, load, caption]) => ({ source, target, caption, value: load,
           lineStyle: { color: colorOf(load), opacity: 1, width: 1.5 + 5 * load, curveness: 0.12 }, })),
       }],
     };

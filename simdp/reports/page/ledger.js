@@ -22,7 +22,7 @@ page.ledgers = (() => {
   const listed = (samples) => (samples.length > 24 ? `${samples.slice(0, 24).join(", ")} and ${samples.length - 24} more` : samples.join(", "));
 
   const makePanel = (data, panel, box) => {
-    const canvas = page.make("canvas", { role: "img", "aria-label": panel.said });
+    const canvas = page.make("canvas", { role: "img", "aria-label": panel.caption });
     box.append(page.make("figure", { class: "ledger" }, page.make("figcaption", {}, panel.name), canvas));
     const cells = new Map(panel.cells.map((cell) => [`${cell[0]}.${cell[1]}`, cell]));
     const missed = panel.epochs.filter((one) => one.missed && one.missed.length);

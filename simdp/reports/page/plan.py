@@ -199,8 +199,8 @@ def front(plan: PlanResult) -> Iterator[Section]:
             Axis(f"Time until it is done [{unit}]", unit=unit),
             series,
             marks + across,
-            said="No other point is better in time, money and memory at once than these; bars are "
-            "the 90 % intervals of time.",
+            caption="No other point is better in time, money and memory at once than these; bars "
+            "are the 90 % intervals of time.",
         )
 
 
@@ -297,7 +297,7 @@ def _shares(plan: PlanResult) -> Iterator[Section]:
         "Where a step's time goes",
         [option.label for option in options],
         [{f"{key}_s": value for key, value in option.shares.items()} for option in options],
-        said="A bar for each option; its parts add up to the step.",
+        caption="A bar for each option; its parts add up to the step.",
     )
 
 

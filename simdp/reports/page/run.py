@@ -43,11 +43,11 @@ def links(result: Result) -> list[Section]:
     ]
     if not loads:
         return []
-    scope = _said(result, len(loads))
+    scope = _trace_caption(result, len(loads))
     return [*_graph(loads, scope), _table(loads, scope)]
 
 
-def _said(result: Result, num_listed: int) -> str:
+def _trace_caption(result: Result, num_listed: int) -> str:
     count = result.network.get("num_links_used")
     if count is None:
         return "Links of a device and of a node, as NCCL's model loads them."
@@ -70,7 +70,7 @@ def _graph(loads: Sequence[LinkLoad], scope: str) -> list[LinkGraph]:
         )
         for (a, b), load in zip(ends, loads, strict=True)
     ]
-    return [LinkGraph("Links by their load", nodes, edges, said=scope)]
+    return [LinkGraph("Links by their load", nodes, edges, caption=scope)]
 
 
 def _ends(name: str) -> tuple[str, str] | None:

@@ -35,7 +35,7 @@ def comparison_page(comparison: Comparison, command: Sequence[str] = ()) -> Page
             "Where a step's time goes",
             [point.label for point in comparison.ran],
             [point.metrics or {} for point in comparison.ran],
-            said="A bar for each point; its parts add up to the step.",
+            caption="A bar for each point; its parts add up to the step.",
         ),
         fullest_devices(comparison.ran),
         *[Verdict("Notes", notes) for _ in notes[:1]],

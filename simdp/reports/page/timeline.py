@@ -228,11 +228,13 @@ def timeline(result: Result) -> list[Timeline]:
         return []
     contents = shown(result)
     return [
-        Timeline("Timeline", data=packed(contents), said=_said(contents), note=_left_out(contents))
+        Timeline(
+            "Timeline", data=packed(contents), caption=_caption(contents), note=_left_out(contents)
+        )
     ]
 
 
-def _said(contents: TimelineData) -> str:
+def _caption(contents: TimelineData) -> str:
     """Describe the timeline in words, for screen readers."""
     first, last = contents.window.steps[0] + 1, contents.window.steps[-1] + 1
     steps = f"step {last}" if first == last else f"steps {first} to {last}"

@@ -62,7 +62,7 @@ def draw(picture: Picture) -> tuple[Figure, list[Axes]]:
             entitle(ax, chart.title, " " * bool(picture.about), max(rows))
             ax.set_ylabel("")
         else:
-            text = ": ".join(filter(None, [chart.title, chart.said.removesuffix(".")]))
+            text = ": ".join(filter(None, [chart.title, chart.caption.removesuffix(".")]))
             ax.set_title(text, fontsize=TEXT_SIZE, fontweight="normal")
         label_ends(ax, drawn[number].ends)
     return figure, panels

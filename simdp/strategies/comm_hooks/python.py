@@ -132,7 +132,7 @@ def _inside(path: Path, text: str) -> dict[str, Any]:
         line = f"{path}:{error.lineno}: is not valid Python: {error.msg}."
         raise ScenarioError([line]) from None
     except (Exception, SystemExit) as error:
-        raise ScenarioError([f"{path}{said(error, path)}"]) from None
+        raise ScenarioError([f"{path}{message_of(error, path)}"]) from None
     finally:
         sys.path.remove(folder)
     return vars(module)
@@ -173,7 +173,7 @@ def content(returned: object, buffer: Array) -> Array:
     )
 
 
-def said(error: BaseException, path: Path | str) -> str:
+def message_of(error: BaseException, path: Path | str) -> str:
     """Format a hook file's exception with its place, ``:12: raised ValueError: ...``."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     line = f":{frames[-1].lineno}" if frames else ""
@@ -306,7 +306,7 @@ class Python(CommHook):
             if isinstance(returned, HookFuture):
                 content(returned.result(np.zeros_like(returned.sent)), bucket.buffer())
         except Exception as error:
-            raise ScenarioError([f"{self._file}{said(error, self._file)}"]) from None
+            raise ScenarioError([f"{self._file}{message_of(error, self._file)}"]) from None
         if not isinstance(returned, HookFuture):
             return Tried(0, dtype, False)
         return Tried(returned.sent.size, returned.sent.dtype.name, returned.goes_on)

@@ -298,7 +298,7 @@ def matched(a: ComparedResult, b: ComparedResult) -> Pairs:
         pairs = _same(_values(a, keys), _values(b, keys))
     if not pairs:
         raise ScenarioError(
-            f"{a.name} and {b.name}: have no point in common: {_said(a)}, and {_said(b)}; "
+            f"{a.name} and {b.name}: have no point in common: {_settings(a)}, and {_settings(b)}; "
             "compare results with a point that sets the same in both."
         )
     return pairs
@@ -317,7 +317,7 @@ def beside_traces(result: ComparedResult, traces: ComparedResult) -> tuple[int, 
         return 0, [f"{result.name} has {sizes[0]} ranks, and {traces.name} {world}."]
     how = f"has {len(same_size)} points" if same_size else "has no point"
     raise ScenarioError(
-        f"{result.name}: {how} of {world} ranks, as many as {traces.name}: {_said(result)}; "
+        f"{result.name}: {how} of {world} ranks, as many as {traces.name}: {_settings(result)}; "
         "run only the point to compare with."
     )
 
@@ -350,7 +350,7 @@ def value_of(raw: Raw, key: str) -> Any:
     return here
 
 
-def _said(given: ComparedResult) -> str:
+def _settings(given: ComparedResult) -> str:
     """The first points in words."""
     settings = [
         ", ".join(f"{key}={written(value)}" for key, value in point.set.items()) or "no sweep"

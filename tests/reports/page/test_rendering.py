@@ -35,7 +35,9 @@ def one_of_each(text):
         ),
         Verdict(text, [text]),
         Table(text, [text, "n"], [[text, TableCell(text, 2.0)]]),
-        Chart(text, Axis(text, "category"), Axis(text), [Series(text, [text], [1.0])], said=text),
+        Chart(
+            text, Axis(text, "category"), Axis(text), [Series(text, [text], [1.0])], caption=text
+        ),
         Source(text, source=text, name=text, folded=True),
     )
 

@@ -146,7 +146,7 @@ def _of_group(
         ahead = sorted({c.rank for c in calls if c.sequence in later and c.rank is not None})
         yield Finding.in_text(
             "desynchronised",
-            f"{_listed(first)} in {what}, while {ranks_in_words(ahead)} wait{_s(ahead)} "
+            f"{_calls_text(first)} in {what}, while {ranks_in_words(ahead)} wait{_s(ahead)} "
             f"in collective {', '.join(map(str, later[:3]))}: ranks no longer call the same "
             "collectives.",
             tuple(ahead),
@@ -214,7 +214,7 @@ def _disagreement(odd: list[int], words: str, call: WaitingCall, models: KnownMo
     )
 
 
-def _listed(calls: Sequence[WaitingCall]) -> str:
+def _calls_text(calls: Sequence[WaitingCall]) -> str:
     """``ranks 1, 2 wait``."""
     ranks = sorted({call.rank for call in calls if call.rank is not None})
     return f"{ranks_in_words(ranks)} wait{_s(ranks)}" if ranks else "ranks wait"
@@ -267,7 +267,7 @@ def _shared(calls: Sequence[WaitingCall], what: str, logs: Sequence[JobLog]) -> 
         obtained = f"{ranks_in_words(missing)} did not call it, or left no line"
     else:
         obtained = f"{len(here)} ranks wait, none is done" if here else "no line names a rank"
-    waits = f"{_listed(calls)}{waited} in {what}"
+    waits = f"{_calls_text(calls)}{waited} in {what}"
     return SharedWait(call, here, missing, waits, f"all ranks call it{limit}", obtained)
 
 
