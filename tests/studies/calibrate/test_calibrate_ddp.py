@@ -151,8 +151,10 @@ def test_points_that_no_constant_bears_on_are_left_out_of_the_fit(tmp_path):
     points = measured(ROLES)
     alone = {"set": {"cluster.world_size": 1}, "step_time": "50 ms", "role": "calibration"}
     points["points"].append(alone)
-    found = fit_steps([write(tmp_path, points)], FREE[1:2])
+    found = fit_steps([write(tmp_path, points)], [f"box:{FREE[1]}"])
     assert len(found.points) == 7
+    (constant,) = found.fit.constants
+    assert constant.key == f"box:{EFFICIENCY}"
 
 
 @pytest.mark.parametrize(
