@@ -156,6 +156,7 @@ NOT_IN_TIME = {
     "power": "energy alone",
     "device.power": "energy alone",
     "device.name": "names the device",
+    "device.capability": "torch scripts read it, and choose by it",
     "link.name": "names the link",
     "inter_node.link.name": "names the link",
     "host.link.name": "names the link",
