@@ -1,7 +1,9 @@
 """Scripts on virtual ranks, and on real processes with gloo to compare with."""
 
+import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import pytest
 import real_processes
@@ -12,6 +14,13 @@ if torch_installed():
 
     # At its first pass autograd counts devices, and refuses forks, as of audits, if there are any.
     torch.ones(1, requires_grad=True).backward()
+
+
+@pytest.fixture(autouse=True)
+def no_folder_of_tests_is_a_library(monkeypatch):
+    """What pytest adds to the path for `tests/workload` makes its `datasets` one of those."""
+    beside = str(Path(__file__).parents[1] / "workload")
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != beside])
 
 
 @pytest.fixture
